@@ -1,0 +1,1 @@
+"""Vocabulary: frozen dataclasses and enums that check their own fields and do nothing else."""

@@ -1,0 +1,121 @@
+"""What a user declares about machines, groups and the coordinator: `fleet.toml`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from maestroctl.domain.ids import ClusterName, ModelName, NodeName, check_name
+from maestroctl.domain.llm import EngineSpec, ModelSpec
+from maestroctl.domain.policy import PolicySpec
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSpec:
+    """``[coordinator]``.
+
+    Attributes:
+        state: SQLAlchemy URL of the durable state.
+        api_keys_file: one key per line (plain or ``sha256:HEX``); required off loopback.
+        max_held: HTTP requests held open at once; past that 429.
+        max_body_bytes: request bodies over this get 413 before they are read.
+        heartbeat_s: comment heartbeats of a waiting stream.
+        history_jobs: finished jobs kept in the store.
+        log_prompts: write prompts and outputs to logs; off unless asked.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    state: str = ""
+    api_keys_file: str | None = None
+    max_held: int = 4000
+    max_body_bytes: int = 32 << 20
+    heartbeat_s: float = 10.0
+    history_jobs: int = 100_000
+    drain_timeout_s: float = 60.0
+    log_prompts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """``[[cluster]]``; `rtt_s` None = measured."""
+
+    name: ClusterName
+    rtt_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_name("cluster", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """``[[node]]``.
+
+    Attributes:
+        host: SSH destination; None = this machine.
+        memory_bytes: what models may use on each device; None = measured at start.
+        host_memory_bytes: what sleeping weights may use; None = measured at start.
+        models: which models this node may run; empty = all.
+        threads: CPU threads shared by the engines that are awake; None = all cores.
+        linger_s: how long the daemon keeps its engines after its coordinator is gone.
+    """
+
+    name: NodeName
+    cluster: ClusterName = ClusterName("local")
+    host: str | None = None
+    memory_bytes: int | None = None
+    host_memory_bytes: int | None = None
+    models: tuple[ModelName, ...] = ()
+    threads: int | None = None
+    linger_s: float = 15.0
+
+    def __post_init__(self) -> None:
+        check_name("node", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """``[[group]]``: a name that stands for several models; the router picks one."""
+
+    name: str
+    models: tuple[ModelName, ...]
+
+    def __post_init__(self) -> None:
+        check_name("group", self.name)
+        if not self.models:
+            raise ValueError(f"group {self.name!r} has no models")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsSpec:
+    """``[tools]``: patterns ``module:function`` or URLs that workflow files may call."""
+
+    allow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSpec:
+    """The whole of a `fleet.toml`, defaults filled in and names checked."""
+
+    models: Mapping[ModelName, ModelSpec]
+    engines: Mapping[str, EngineSpec]
+    nodes: Mapping[NodeName, NodeSpec]
+    clusters: Mapping[ClusterName, ClusterSpec]
+    groups: Mapping[str, GroupSpec] = field(default_factory=dict)
+    coordinator: CoordinatorSpec = field(default_factory=CoordinatorSpec)
+    policy: PolicySpec = field(default_factory=PolicySpec)
+    tools: ToolsSpec = field(default_factory=ToolsSpec)
+
+    def resolve(self, name: str) -> tuple[ModelName, ...]:
+        """Candidate models for what a client calls `name`; empty when unknown.
+
+        A model or alias gives one, a group its models in order, ``auto`` every model.
+        """
+        if name in self.models:
+            return (ModelName(name),)
+        if name in self.groups:
+            return self.groups[name].models
+        for spec in self.models.values():
+            if name in spec.aliases:
+                return (spec.name,)
+        return tuple(self.models) if name == "auto" else ()

@@ -1,0 +1,44 @@
+"""Which policies decide, and their weights: ``[policy]``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """Names resolve in `scheduler.registry`; symbols are the papers'.
+
+    Attributes:
+        ordering: global level: which ready stage goes first.
+        routing: cluster level: which node.
+        model_choice: which of several candidate models.
+        residency: node level: which engine gives way.
+        degradation: node level: how memory is freed under pressure.
+        readiness_weight: lambda of Maestro Eq 5.
+        degradation_weight: mu of Maestro Eq 5.
+        latency_slack: tau of Chimera Algorithm 1.
+        confidence_margin: delta_s of Chimera Algorithm 1.
+        admission_quantile: of the predicted output length that admission books.
+        aging_s: key seconds per second waited.
+        max_wait_s: after this long a stage is aged.
+        group_wait_s: how long waiters of another model let the model on the device go on.
+        resume_deadline_s: a suspended engine precedes every new admission after this.
+        queue_timeout_s: a stage that waited this long for a place is resolved as unavailable.
+    """
+
+    ordering: str = "fcfs"
+    routing: str = "single_node"
+    model_choice: str = "first"
+    residency: str = "lru"
+    degradation: str = "maestroctl"
+    readiness_weight: float = 1.0
+    degradation_weight: float = 1.0
+    latency_slack: float = 0.5
+    confidence_margin: float = 0.05
+    admission_quantile: float = 0.9
+    aging_s: float = 0.05
+    max_wait_s: float = 120.0
+    group_wait_s: float = 5.0
+    resume_deadline_s: float = 30.0
+    queue_timeout_s: float = 600.0
