@@ -44,7 +44,7 @@ class StageHeaders:
     REFUSED = "X-Maestro-Refused"
     """Set on a 503 of the daemon itself: the body is a JSON `StageRefusal`."""
     ABORTED = "X-Maestro-Aborted"
-    """Set on a 503 of the daemon itself: the stage was aborted; the body says with which outcome."""
+    """Set on a 503 of the daemon itself: the stage was aborted; the value is its outcome."""
 
 
 @dataclass(frozen=True, slots=True)

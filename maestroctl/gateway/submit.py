@@ -1,0 +1,143 @@
+"""The seam between HTTP and the coordinator: what the gateway and the workflow runner call.
+
+`live.coordinator` implements both protocols; tests implement them with a fake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from maestroctl.domain.fleet import FleetSpec
+from maestroctl.domain.ids import JobId, ModelName
+from maestroctl.domain.messages import ModelAction
+from maestroctl.domain.outcome import Usage
+from maestroctl.domain.snapshot import NodeSnapshot
+from maestroctl.domain.stage import ServiceClass, StageDescriptor, StageText
+from maestroctl.domain.workflow import WorkflowSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StageCall:
+    """One request on its way to a model.
+
+    Attributes:
+        path: of the engine's API, for instance ``/v1/chat/completions``.
+        body: the request as parsed, unknown fields included; the coordinator sets ``model``,
+            ``priority`` and ``stream_options`` in a copy once a model is chosen.
+        stream: the answer comes as server-sent events.
+        wants_usage: the caller itself asked for usage in the stream; else it is stripped.
+    """
+
+    stage: StageDescriptor
+    text: StageText
+    path: str
+    body: Mapping[str, Any]
+    stream: bool = False
+    wants_usage: bool = False
+
+
+class StageReply(Protocol):
+    """An answer whose first byte has come."""
+
+    status: int
+    content_type: str
+    model: ModelName
+    usage: Usage | None
+    """Set once `chunks` is exhausted, where the engine said it."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Body bytes as they arrive, ready to be forwarded.
+
+        Ends normally only when the answer is complete. Leaving the iterator early (``aclose``,
+        cancellation) withdraws the stage.
+
+        Raises:
+            RequestError: the answer broke off (engine died, was preempted, was stopped); what
+                was forwarded so far is not a complete answer.
+        """
+        ...
+
+
+class StageService(Protocol):
+    """Runs stages: order, model, node, engine."""
+
+    async def run(self, call: StageCall) -> StageReply:
+        """Queue, place and send one stage; return when the first byte of its answer is there.
+
+        An answer of the engine with status 4xx is returned like any other. Cancelling the call
+        withdraws the stage wherever it is.
+
+        Raises:
+            RequestError: Overloaded, Unavailable, UpstreamFailed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A workflow run somebody asks for."""
+
+    workflow: WorkflowSpec
+    input: Any = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    service_class: ServiceClass | None = None
+    deadline_s: float | None = None
+
+
+class ControlService(Protocol):
+    """What the command line and dashboards ask; nothing here wakes a model by being read.
+
+    Methods returning `dict` return plain JSON values; shapes are in docs/api.md.
+    """
+
+    fleet: FleetSpec
+
+    def now_s(self) -> float:
+        """The core's clock (monotonic), for turning deadlines into absolute times."""
+        ...
+
+    def nodes(self) -> tuple[NodeSnapshot, ...]:
+        """Last snapshot of every node that is connected."""
+        ...
+
+    def not_ready(self) -> str | None:
+        """Why nothing can be served now; None when something can."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """Version, pid, uptime, counts of held and queued stages, nodes."""
+        ...
+
+    def running(self) -> list[dict[str, Any]]:
+        """Stages queued or in flight."""
+        ...
+
+    async def submit_job(self, request: JobRequest) -> JobId:
+        """Durable once this returns."""
+        ...
+
+    async def jobs(self, *, limit: int, status: str | None) -> list[dict[str, Any]]:
+        """Newest first."""
+        ...
+
+    async def job(self, job_id: JobId) -> dict[str, Any] | None:
+        """One job with its stages; None when unknown."""
+        ...
+
+    async def cancel_job(self, job_id: JobId) -> bool:
+        """False when it is unknown or over."""
+        ...
+
+    async def model_action(self, model: ModelName, action: ModelAction) -> str | None:
+        """Carry the action out on every node that holds the model; the error, if any."""
+        ...
+
+    async def decisions(self, subject: str, *, limit: int) -> list[dict[str, Any]]:
+        """Decision records of a stage, job or engine, oldest first."""
+        ...
+
+    def events(self, job_id: JobId | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Live events (``type`` and fields), of one job or of all; ends when the job is over."""
+        ...
