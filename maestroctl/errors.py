@@ -4,6 +4,7 @@
 
     MaestroError
       ConfigError          a file, value or name a user wrote: where, what was found, what to try
+        ConfigErrors       every mistake of one file, together
       FleetError           a machine of the fleet
         NodeUnreachable
         ProtocolMismatch
@@ -34,6 +35,8 @@ A refusal that can happen on a good day is an `Outcome`, not an exception.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class MaestroError(Exception):
     """Base of every error maestroctl raises on purpose.
@@ -58,6 +61,8 @@ class ConfigError(MaestroError):
         key: dotted key path, for instance ``model[1].max_model_len``.
         line: 1-based line, where known.
         hint: what to try.
+        found: the value as it was written, where it is safe to show.
+        expected: what would have been right.
     """
 
     def __init__(
@@ -68,11 +73,15 @@ class ConfigError(MaestroError):
         key: str | None = None,
         line: int | None = None,
         hint: str | None = None,
+        found: str | None = None,
+        expected: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.file = file
         self.key = key
         self.line = line
+        self.found = found
+        self.expected = expected
 
     def __str__(self) -> str:
         place = self.file or ""
@@ -80,6 +89,37 @@ class ConfigError(MaestroError):
             place += f":{self.line}"
         parts = [part for part in (place, self.key, self.message) if part]
         return ": ".join(parts)
+
+
+class ConfigErrors(ConfigError):
+    """Every mistake found in one file, in the order of its lines.
+
+    Args:
+        errors: at least one; each keeps its own place and hint.
+    """
+
+    def __init__(self, errors: Sequence[ConfigError]) -> None:
+        first = errors[0]
+        super().__init__(
+            first.message,
+            file=first.file,
+            key=first.key,
+            line=first.line,
+            hint=first.hint if len(errors) == 1 else None,
+            found=first.found,
+            expected=first.expected,
+        )
+        self.errors = tuple(errors)
+
+    def __str__(self) -> str:
+        if len(self.errors) == 1:
+            return super().__str__()
+        lines = [f"{len(self.errors)} mistakes"]
+        for error in self.errors:
+            lines.append(f"  {error}")
+            if error.hint:
+                lines.append(f"    {error.hint}")
+        return "\n".join(lines)
 
 
 class FleetError(MaestroError):
