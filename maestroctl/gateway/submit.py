@@ -25,7 +25,10 @@ class StageCall:
     Attributes:
         path: of the engine's API, for instance ``/v1/chat/completions``.
         body: the request as parsed, unknown fields included; the coordinator sets ``model``,
-            ``priority`` and ``stream_options`` in a copy once a model is chosen.
+            ``priority`` and ``stream_options`` in a copy once a model is chosen. Values that
+            nobody here reads (messages, tools, unknown fields) may be `msgspec.Raw`, the bytes
+            as the client sent them: encode a body with `msgspec.json.encode` only. ``model``,
+            ``stream``, ``stream_options`` and the token limits are plain Python values.
         stream: the answer comes as server-sent events.
         wants_usage: the caller itself asked for usage in the stream; else it is stripped.
     """
@@ -57,6 +60,11 @@ class StageReply(Protocol):
             RequestError: the answer broke off (engine died, was preempted, was stopped); what
                 was forwarded so far is not a complete answer.
         """
+        ...
+
+
+    def leave(self) -> None:
+        """Withdraw the stage without reading (on); for a reply whose caller has gone. Idempotent."""
         ...
 
 
