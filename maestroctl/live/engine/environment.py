@@ -1,0 +1,98 @@
+"""Files and environment variables that an engine process is given."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from maestroctl.live.engine import vllm_cpu_worker
+from maestroctl.live.engine.base import EngineOrder
+from maestroctl.live.engine.identity import safe_name
+
+EXTENSION_MODULE = "maestroctl_cpu_worker"
+EXTENSION_CLASS = f"{EXTENSION_MODULE}.MaestroWorkerExtension"
+MAX_SOCKET_PATH = 107  # bytes, set by the kernel's `sockaddr_un`
+
+# Passed on from the daemon. Everything else stays out: an engine has no business with the
+# daemon's secrets, and a stray PYTHONPATH would put foreign packages into its environment.
+_PASSED_NAMES = frozenset(
+    ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "TERM", "NO_PROXY")
+) | frozenset(("LD_LIBRARY_PATH", "LD_PRELOAD", "HTTP_PROXY", "HTTPS_PROXY"))
+_PASSED_PREFIXES = (
+    *("LC_", "XDG_", "CUDA_", "NVIDIA_", "NCCL_", "VLLM_", "HF_", "OMP_", "KMP_", "MKL_"),
+    *("OPENBLAS_", "TORCH", "TRITON_", "SSL_CERT_", "GLOO_"),
+)
+# Would silently override the KV size that is asked for on the command line.
+_DROPPED = frozenset(("VLLM_CPU_KVCACHE_SPACE", "VLLM_API_KEY", "VLLM_PORT"))
+
+
+def base_environment(source: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The part of the daemon's environment that engines may see."""
+    source = os.environ if source is None else source
+    return {
+        name: value
+        for name, value in source.items()
+        if (name.upper() in _PASSED_NAMES or name.startswith(_PASSED_PREFIXES))
+        and name not in _DROPPED
+        and "TOKEN" not in name
+    }
+
+
+def log_path(order: EngineOrder) -> Path:
+    """Where the engine's output goes."""
+    return order.state_dir / "logs" / f"{safe_name(order.engine_id)}.log"
+
+
+def socket_path(order: EngineOrder) -> Path:
+    """Unix socket of an engine: under the state folder, or in a private temporary folder when
+    that path would be longer than the kernel allows."""
+    path = order.state_dir / "run" / f"{safe_name(order.engine_id)}.sock"
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
+        return path
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"maestroctl-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid() or folder.is_symlink():
+        raise PermissionError(f"{folder} belongs to somebody else")
+    folder.chmod(0o700)
+    return folder / f"{digest}.sock"
+
+
+def install_worker_extension(state_dir: Path) -> Path:
+    """Put the worker extension, alone, into a folder for PYTHONPATH.
+
+    maestroctl's own package folder must not be importable in an engine, so the file is copied.
+
+    Returns:
+        The folder.
+    """
+    source = Path(vllm_cpu_worker.__file__)
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
+    folder = state_dir / "extension" / digest
+    target = folder / f"{EXTENSION_MODULE}.py"
+    if not target.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = folder / f".{EXTENSION_MODULE}.{os.getpid()}"
+        shutil.copyfile(source, temporary)
+        os.replace(temporary, target)
+    return folder
+
+
+def spec_hash(order: EngineOrder) -> str:
+    """Digest of all that an engine is started with, apart from its generation.
+
+    A running engine whose digest differs was made from another configuration and is not adopted.
+    """
+    parts = {
+        "model": asdict(order.model),
+        "engine": asdict(order.engine),
+        "devices": order.devices,
+        "model_dir": str(order.model_dir),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -1,0 +1,118 @@
+"""The durable identity of an engine: a small file that outlives the daemon.
+
+Written *before* the process is started (then without a process id) and again after, so that no
+moment exists in which an engine runs and nothing on disk says so. Found again by `orphans`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+IDENTITY_SUFFIX = ".engine.json"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineIdentity:
+    """Who an engine is, as far as a later daemon needs to know.
+
+    Attributes:
+        token: random text that each of its processes carries in the environment.
+        engine: name of the engine on its node; unique there.
+        model: name of the model that it serves.
+        generation: how often the engine had been started, this start included.
+        spec_hash: digest of what it was started with; another digest means a changed config.
+        socket_path: its Unix socket, or empty.
+        base_url: its URL, or empty when it listens on a socket.
+        log_path: its log file.
+        kv_bytes: KV cache size it was started with.
+        pid: its first process; 0 between the intent to start and the start.
+        start_ticks: start time of that process, clock ticks since boot.
+        boot_id: the boot that `start_ticks` counts from.
+    """
+
+    token: str
+    engine: str
+    model: str
+    generation: int
+    spec_hash: str
+    socket_path: str = ""
+    base_url: str = ""
+    log_path: str = ""
+    kv_bytes: int = 0
+    pid: int = 0
+    start_ticks: int = 0
+    boot_id: str = ""
+
+
+def make_token() -> str:
+    """A token that no other engine has."""
+    return secrets.token_hex(16)
+
+
+def identity_path(state_dir: Path, engine: str) -> Path:
+    """Where the identity of an engine is kept.
+
+    Args:
+        state_dir: the node's state folder.
+        engine: name of the engine; may hold any character.
+    """
+    return state_dir / "engines" / f"{safe_name(engine)}{IDENTITY_SUFFIX}"
+
+
+def safe_name(name: str) -> str:
+    """A file name for any model or engine name; different names give different files."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
+    if plain == name and not name.startswith("."):
+        return name
+    # Slashes, spaces or other alphabets were replaced: a digest keeps "a/b" and "a_b" apart.
+    import hashlib
+
+    return f"{plain[:40].lstrip('.')}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
+
+
+def save_identity(state_dir: Path, identity: EngineIdentity) -> Path:
+    """Write the file so that a reader sees the old or the new text, never half of one."""
+    path = identity_path(state_dir, identity.engine)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".identity-")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(asdict(identity), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return path
+
+
+def load_identity(path: Path) -> EngineIdentity | None:
+    """Read one identity file; None when it is gone or holds something else."""
+    try:
+        data = json.loads(path.read_text())
+        return EngineIdentity(**data)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def load_identities(state_dir: Path) -> list[EngineIdentity]:
+    """Every identity kept in a node's state folder, in the order of their names."""
+    folder = state_dir / "engines"
+    found = [load_identity(path) for path in sorted(folder.glob(f"*{IDENTITY_SUFFIX}"))]
+    return [identity for identity in found if identity is not None]
+
+
+def remove_identity(state_dir: Path, identity: EngineIdentity) -> None:
+    """Forget an engine that is gone, unless the file already speaks of a later start of it."""
+    path = identity_path(state_dir, identity.engine)
+    current = load_identity(path)
+    if current is None or current.token == identity.token:
+        path.unlink(missing_ok=True)

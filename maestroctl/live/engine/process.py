@@ -1,0 +1,361 @@
+"""`EngineProcess`: one engine as the operating system sees it.
+
+Theory of operation::
+
+    launch ──> running ──stop()──> SIGTERM to all ──grace──> SIGKILL to all ──┐
+    adopt  ──>    │                                                           │
+                  └───────────── first process ends by itself ────────────────┤
+                                                                              v
+                               sweep what is left ──> reap ──> forget ──> `exited` resolves
+
+* An engine is a whole family: an API server forks an engine core, which forks workers, and any of
+  them can outlive the others, holding memory while the port is already free. So an engine runs in
+  a session of its own, every member inherits a random token in its environment, and `exited`
+  resolves only when no process with that token or in that session is left.
+* The first process is not waited for until the sweep is done. A zombie keeps its process id, and
+  with it the session id, from being handed to a stranger, so "in its session" stays meaningful.
+* Nothing ties an engine to its daemon's life (no parent-death signal): a daemon that restarts
+  adopts the engines that it finds by their identity file. `detach` is leaving on purpose.
+* An adopted engine is not our child: its end is seen through a process descriptor, and its exit
+  code cannot be known.
+
+See also: `procfs` (how members are found and signalled), `identity`, `orphans`, `logs`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from maestroctl.errors import EngineError, EngineStartFailed
+from maestroctl.live.engine import identity as identities
+from maestroctl.live.engine import procfs
+from maestroctl.live.engine.identity import EngineIdentity
+from maestroctl.live.engine.logs import LogLimits, read_last_lines, rotate_log
+
+_POLL_S = 0.05  # how often a dying family is looked at again
+_KILL_LIMIT_S = 10.0  # SIGKILL acts at once unless a process hangs inside the kernel
+_LOG_CHECK_S = 5.0  # a log can pass its bound by what an engine writes in this time
+_START_MARK = "=== maestroctl: engine start"
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """How to start one engine process.
+
+    Attributes:
+        engine: name of the engine on its node; unique there.
+        model: model that it serves.
+        generation: how often it has been started, this start included.
+        argv: program and arguments.
+        env: the whole environment, but for the token, which is added.
+        state_dir: the node's state folder.
+        log_path: where its output goes.
+        spec_hash: digest of the configuration that it comes from.
+        socket_path: Unix socket that it will make, or None.
+        base_url: its URL when it has no socket.
+        kv_bytes: KV cache size that it is started with.
+        cwd: working folder; the state folder when None.
+        log_limits: bounds of its log files.
+    """
+
+    engine: str
+    model: str
+    generation: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    state_dir: Path
+    log_path: Path
+    spec_hash: str = ""
+    socket_path: Path | None = None
+    base_url: str = ""
+    kv_bytes: int = 0
+    cwd: Path | None = None
+    log_limits: LogLimits = LogLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineExit:
+    """How an engine ended.
+
+    Attributes:
+        returncode: exit status of its first process, negative for a signal; None when it was
+            adopted and the status is not ours to read.
+        was_asked: whether `stop` had been called.
+        last_log_lines: the end of its log.
+        survivors: process ids that even SIGKILL did not end; empty but for processes stuck in
+            the kernel.
+    """
+
+    returncode: int | None
+    was_asked: bool
+    last_log_lines: tuple[str, ...] = ()
+    survivors: tuple[int, ...] = ()
+
+    def describe(self) -> str:
+        """What happened, for the middle of a sentence."""
+        if self.returncode is None:
+            return "ended"
+        if self.returncode < 0:
+            try:
+                return f"was ended by {signal.Signals(-self.returncode).name}"
+            except ValueError:
+                return f"was ended by signal {-self.returncode}"
+        return f"exited with status {self.returncode}"
+
+
+class EngineProcess:
+    """Owner of one engine's processes. Made by `launch` or `adopt`, never directly."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        identity: EngineIdentity,
+        child: subprocess.Popen[bytes] | None,
+        log_limits: LogLimits,
+    ) -> None:
+        self.identity = identity
+        self.exited: asyncio.Future[EngineExit] = asyncio.get_running_loop().create_future()
+        self._state_dir = state_dir
+        self._child = child  # None for an adopted engine
+        self._log_limits = log_limits
+        self._kill_at_s: float | None = None  # loop time after which members are killed
+        self._stop_asked = False
+        self._leader_ended = asyncio.Event()
+        self._pidfd = os.pidfd_open(identity.pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._on_leader_ended)
+        self._watcher = asyncio.create_task(self._watch(), name=f"engine {identity.engine}")
+
+    # -- making one ---------------------------------------------------------------------------
+
+    @classmethod
+    async def launch(cls, spec: LaunchSpec) -> EngineProcess:
+        """Start an engine process.
+
+        Raises:
+            EngineStartFailed: the program cannot be executed.
+        """
+        spec.log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if spec.socket_path is not None:
+            prepare_socket_path(spec.socket_path)
+        identity = EngineIdentity(
+            token=identities.make_token(),
+            engine=spec.engine,
+            model=spec.model,
+            generation=spec.generation,
+            spec_hash=spec.spec_hash,
+            socket_path=str(spec.socket_path or ""),
+            base_url=spec.base_url,
+            log_path=str(spec.log_path),
+            kv_bytes=spec.kv_bytes,
+            boot_id=procfs.read_boot_id(),
+        )
+        identities.save_identity(spec.state_dir, identity)
+        try:
+            child = _spawn(spec, identity)
+        except OSError as exc:
+            identities.remove_identity(spec.state_dir, identity)
+            raise EngineStartFailed(
+                f"cannot start engine '{spec.engine}': {spec.argv[0]}: {exc.strerror}",
+                hint="check that the program exists and may be executed; `maestroctl doctor` "
+                "lists the engine environments",
+            ) from exc
+        stat = procfs.read_stat(child.pid)
+        identity = replace(identity, pid=child.pid, start_ticks=stat.start_ticks if stat else 0)
+        identities.save_identity(spec.state_dir, identity)
+        return cls(spec.state_dir, identity, child, spec.log_limits)
+
+    @classmethod
+    async def adopt(
+        cls, state_dir: Path, identity: EngineIdentity, log_limits: LogLimits | None = None
+    ) -> EngineProcess:
+        """Take over an engine that an earlier daemon started.
+
+        Raises:
+            EngineError: its first process is gone, or its id belongs to another process now.
+        """
+        if not is_leader_alive(identity):
+            raise EngineError(
+                f"cannot adopt engine '{identity.engine}': its process {identity.pid} is gone"
+            )
+        return cls(state_dir, identity, None, log_limits or LogLimits())
+
+    # -- reading ------------------------------------------------------------------------------
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether an earlier daemon started it."""
+        return self._child is None
+
+    def find_members(self) -> list[procfs.ProcessStat]:
+        """Its running processes."""
+        return procfs.find_members(self.identity.token, self._safe_session_id())
+
+    async def read_pss_bytes(self) -> int:
+        """Host memory of all its processes together, shared pages divided."""
+        return await asyncio.to_thread(self._read_pss_bytes)
+
+    def read_last_log_lines(self, max_lines: int = 20) -> tuple[str, ...]:
+        """The end of its log since this start."""
+        lines = read_last_lines(Path(self.identity.log_path), max_lines)
+        for index in range(len(lines) - 1, -1, -1):
+            if lines[index].startswith(_START_MARK):
+                return lines[index + 1 :]
+        return lines
+
+    # -- ending -------------------------------------------------------------------------------
+
+    async def stop(self, grace_s: float) -> EngineExit:
+        """Stop every process of the engine and prove that none is left. May be called again.
+
+        Args:
+            grace_s: seconds between SIGTERM and SIGKILL.
+
+        Raises:
+            EngineError: processes survived SIGKILL.
+        """
+        self._stop_asked = True
+        if not self.exited.done():
+            deadline_s = asyncio.get_running_loop().time() + max(0.0, grace_s)
+            if self._kill_at_s is None or deadline_s < self._kill_at_s:
+                self._kill_at_s = deadline_s
+            await asyncio.to_thread(self._signal_members, signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leader_ended.wait(), grace_s)
+            if not self._leader_ended.is_set():
+                await asyncio.to_thread(self._signal_members, signal.SIGKILL)
+        ended = await asyncio.shield(self.exited)
+        if ended.survivors:
+            raise EngineError(
+                f"engine '{self.identity.engine}' is stopped, but SIGKILL did not end process "
+                f"{', '.join(map(str, ended.survivors))}",
+                hint="a process stuck in the kernel ends when its device driver answers; "
+                "`dmesg` says more",
+            )
+        return ended
+
+    async def detach(self) -> None:
+        """Let go of it: it keeps running, and its identity file stays for the next daemon."""
+        self._watcher.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._watcher
+        self._close_pidfd()
+        if self._child is not None:
+            # Popen warns about a child that still runs when it is collected; this one is meant to.
+            self._child.returncode = 0
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _on_leader_ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        self._leader_ended.set()
+
+    async def _watch(self) -> None:
+        log_path = Path(self.identity.log_path)
+        while not self._leader_ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leader_ended.wait(), _LOG_CHECK_S)
+            await asyncio.to_thread(rotate_log, log_path, self._log_limits)
+        survivors = await self._sweep()
+        returncode = self._reap()
+        self._close_pidfd()
+        if not survivors:
+            if self.identity.socket_path:
+                Path(self.identity.socket_path).unlink(missing_ok=True)
+            identities.remove_identity(self._state_dir, self.identity)
+        self.exited.set_result(
+            EngineExit(returncode, self._stop_asked, self.read_last_log_lines(), survivors)
+        )
+
+    async def _sweep(self) -> tuple[int, ...]:
+        """End what the first process left behind; returns what could not be ended."""
+        clock = asyncio.get_running_loop().time
+        # After an unexpected end the rest is of no use; in a planned stop it keeps its grace.
+        kill_at_s = self._kill_at_s if self._kill_at_s is not None else clock()
+        give_up_at_s = max(clock(), kill_at_s) + _KILL_LIMIT_S
+        while members := await asyncio.to_thread(self.find_members):
+            if clock() >= give_up_at_s:
+                return tuple(member.pid for member in members)
+            if clock() >= kill_at_s:
+                for member in members:
+                    procfs.signal_process(member, signal.SIGKILL)
+            await asyncio.sleep(_POLL_S)
+        return ()
+
+    def _signal_members(self, signal_number: signal.Signals) -> None:
+        for member in self.find_members():
+            procfs.signal_process(member, signal_number)
+
+    def _safe_session_id(self) -> int | None:
+        """The session, while its id cannot have been handed to anyone else."""
+        if self._child is not None and self._child.returncode is None:
+            return self.identity.pid
+        return self.identity.pid if is_leader_alive(self.identity) else None
+
+    def _read_pss_bytes(self) -> int:
+        return procfs.read_pss_bytes(member.pid for member in self.find_members())
+
+    def _reap(self) -> int | None:
+        return None if self._child is None else self._child.wait()
+
+    def _close_pidfd(self) -> None:
+        if self._pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+def is_leader_alive(identity: EngineIdentity) -> bool:
+    """Whether the first process of an identity still runs and is not a later owner of its id."""
+    if identity.pid <= 0 or identity.boot_id != procfs.read_boot_id():
+        return False
+    stat = procfs.read_stat(identity.pid)
+    return (
+        stat is not None
+        and stat.is_running
+        and stat.start_ticks == identity.start_ticks
+        and procfs.carries_token(identity.pid, identity.token)
+    )
+
+
+def prepare_socket_path(path: Path) -> None:
+    """Make way for a Unix socket: a private folder, and no stale file.
+
+    vLLM leaves its socket file behind, and the next start then fails with "Address already in
+    use".
+
+    Raises:
+        EngineStartFailed: the path is longer than the kernel allows.
+    """
+    if len(os.fsencode(path)) > 107:
+        raise EngineStartFailed(
+            f"the socket path {path} is longer than 107 bytes",
+            hint="use a shorter state folder",
+        )
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+
+
+def _spawn(spec: LaunchSpec, identity: EngineIdentity) -> subprocess.Popen[bytes]:
+    """Start the process in a session of its own, writing straight to its log."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    log = os.open(spec.log_path, flags, 0o600)
+    try:
+        os.write(log, f"{_START_MARK} {spec.engine}, generation {spec.generation}\n".encode())
+        return subprocess.Popen(
+            spec.argv,
+            env={**spec.env, procfs.TOKEN_VARIABLE: identity.token},
+            cwd=spec.cwd or spec.state_dir,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
