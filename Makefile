@@ -1,0 +1,35 @@
+# Commands of the project. `make check` is quick; `make test` needs what `./install.sh test` made.
+PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
+
+.PHONY: help check format lint types unit test docs bench-gateway bench-residency
+
+help:
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+check: lint types unit ## format, lint, strict types, architecture and unit tests
+
+format: ## rewrite files in the project's format
+	$(PYTHON) -m ruff format .
+	$(PYTHON) -m ruff check --fix .
+
+lint:
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+
+types:
+	$(PYTHON) -m mypy
+
+unit:
+	$(PYTHON) -m pytest -q tests/unit tests/test_architecture.py tests/test_paper_map.py
+
+test: ## everything, the real engine included
+	MAESTROCTL_REQUIRE_ENGINE=1 $(PYTHON) -m pytest
+
+docs: ## regenerate what is generated in docs/
+	$(PYTHON) -m maestroctl.config.reference > docs/configuration.md
+
+bench-gateway: ## added latency, throughput, 1,200 streams; direct and bare-proxy baselines in one run
+	$(PYTHON) -m maestroctl.testing.bench.gateway
+
+bench-residency: ## wake against cold start on the real engine
+	$(PYTHON) -m maestroctl.testing.bench.residency
