@@ -47,6 +47,10 @@ class StageHeaders:
     """Set on a 503 of the daemon itself: the stage was aborted; the value is its outcome."""
 
 
+ABORT_COMMENT = b": maestro-aborted "
+"""Last line of an event stream that the daemon had to end: outcome, space, reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageRefusal:
     """Body of a refusal."""
