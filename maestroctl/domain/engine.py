@@ -55,11 +55,37 @@ class ResidencyTier(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class EngineAbilities:
+    """What one engine can do, by its kind and version; a missing ability removes that rung.
+
+    Attributes:
+        managed: ours to start, sleep and stop; False for endpoints and attached engines, which
+            are never booked, never stopped and count as awake.
+        can_sleep_host: keeps its weights in host memory while asleep.
+        can_sleep_disk: drops its weights while asleep and reads them again.
+        can_suspend: freezes open requests, drops weights and KV, and goes on later.
+        elastic_kv: its KV limit can be changed while it is awake.
+    """
+
+    managed: bool = True
+    can_sleep_host: bool = False
+    can_sleep_disk: bool = False
+    can_suspend: bool = False
+    elastic_kv: bool = False
+
+    @property
+    def can_sleep(self) -> bool:
+        """It has some way to sleep."""
+        return self.can_sleep_host or self.can_sleep_disk
+
+
+@dataclass(frozen=True, slots=True)
 class EngineReadings:
     """What was read back from an engine after a transition, never assumed.
 
     Attributes:
-        device_bytes: NVML bytes of its processes; on CPU the PSS of its process group.
+        device_bytes: NVML bytes of its processes, summed over its devices; on CPU the PSS of its
+            process group.
         host_bytes: PSS of its process group on a GPU node; 0 on a CPU node (already counted).
         kv_pool_bytes: size of its KV pool as the engine states it; 0 while asleep.
     """

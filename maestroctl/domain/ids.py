@@ -19,6 +19,12 @@ TimerId = NewType("TimerId", str)
 HOST_DEVICE = DeviceName("host")
 """The name under which a node books host memory."""
 
+
+def make_engine_id(model: ModelName, node: NodeName) -> EngineId:
+    """The id of the engine that serves `model` on `node`."""
+    return EngineId(f"{model}@{node}")
+
+
 _NAME = re.compile(r"\w[\w.+-]*(?:/[\w][\w.+-]*)*", re.UNICODE)
 
 

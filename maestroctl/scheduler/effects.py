@@ -162,7 +162,10 @@ class RefuseStage:
 
 @dataclass(frozen=True, slots=True)
 class AbortStage:
-    """End the stage now: a held one is refused, a running one is aborted and visibly broken."""
+    """End the stage now: a held one is refused, a running one is aborted and visibly broken.
+
+    For a forwarded stage the host answers `StageLeft` when its relay is over.
+    """
 
     stage_id: StageId
     outcome: Outcome
@@ -224,7 +227,12 @@ class ResumeEngine:
 
 @dataclass(frozen=True, slots=True)
 class StopEngine:
-    """SIGTERM, then SIGKILL of the whole group after the grace time; verify that all are gone."""
+    """SIGTERM, then SIGKILL of the whole group after the grace time; verify that all are gone.
+
+    It may come while another effect of the same engine is in flight, which it supersedes (the
+    result of the older one is stale), and for a process that has exited: then it finds and ends
+    what is left of the group, and succeeds when nothing is.
+    """
 
     engine_id: EngineId
     generation: int

@@ -282,14 +282,22 @@ class StageSentFirstByte:
 
 @dataclass(frozen=True, slots=True)
 class StageLeft:
-    """The relay of the stage is over, whatever the reason; its KV is free on the engine."""
+    """The relay of the stage is over, whatever the reason; its KV is free on the engine.
+
+    Also the answer to `AbortStage` of a forwarded stage: until it comes, the stage counts as
+    running on its engine, which cannot sleep before.
+    """
 
     stage_id: StageId
 
 
 @dataclass(frozen=True, slots=True)
 class StageWithdrawn:
-    """The coordinator took the stage back (its caller went away, or the link broke)."""
+    """The coordinator took the stage back (its caller went away, or the link broke).
+
+    Ends a held or a forwarded stage at once; the host has closed the request to the engine. A
+    `StageLeft` that still comes afterwards is stale and harmless.
+    """
 
     stage_id: StageId
 
@@ -300,6 +308,9 @@ class EngineAdopted:
 
     Attributes:
         status: IDLE, SLEEPING or SUSPENDED, as read from the engine.
+        devices: where it runs, in tensor-parallel order; empty = the first ones of the node.
+
+    Its generation is 1.
     """
 
     engine_id: EngineId
@@ -308,6 +319,7 @@ class EngineAdopted:
     tier: ResidencyTier
     kv_limit_bytes: int
     readings: EngineReadings
+    devices: tuple[DeviceName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +365,7 @@ class MemoryRead:
 
     Attributes:
         budgets: what models may use on each device now (``host`` included).
-        engines: device bytes that each engine really holds.
+        engines: device bytes that each engine really holds, summed over its devices.
     """
 
     budgets: Mapping[DeviceName, int]
