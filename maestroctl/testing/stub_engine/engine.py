@@ -49,7 +49,13 @@ class StubEngine:
         self.options = options
         self.faults = Faults.from_options(options)
         self.memory = EngineMemory(options.weights_bytes, options.kv_bytes)
-        self.generation = Generation(options, self.faults, lambda: self.memory.usable, self.die)
+        self.generation = Generation(
+            options,
+            self.faults,
+            usable=lambda: self.memory.usable,
+            die=self.die,
+            loop=asyncio.get_running_loop(),
+        )
         self.seen: deque[SeenRequest] = deque(maxlen=SEEN_REQUESTS)
         self.sleep_level: int | None = None
         self._sleeping_tags: set[str] = set()

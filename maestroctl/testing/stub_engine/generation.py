@@ -111,6 +111,7 @@ class Generation:
         usable: whether weights and KV cache are in place.
         die: ends the process with a message; called when a token is due without memory, and by the
             switch ``exit_at_token``.
+        loop: gives time and timers.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Generation:
         faults: Faults,
         usable: Callable[[], bool],
         die: Callable[[str], NoReturn],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.pause_state = PauseState.UNPAUSED
         self.running: set[Sequence] = set()
@@ -133,7 +135,7 @@ class Generation:
         self._faults = faults
         self._usable = usable
         self._die = die
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._waiting: list[Sequence] = []  # heap; may hold sequences that are DONE meanwhile
         self._num_waiting = 0
         self._num_arrivals = 0
