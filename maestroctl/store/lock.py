@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from maestroctl.errors import StateLocked, StoreError
@@ -47,12 +48,15 @@ class StateLock:
                 f"another coordinator (pid {owner or 'unknown'}) owns the state {database}",
                 hint="stop it first, or give this one its own [coordinator] state",
             ) from error
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        # The pid is for the other's error message only; on a full disk we own the lock without.
+        with suppress(OSError):
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let go; a second call does nothing."""
         if self._fd is not None:
-            os.ftruncate(self._fd, 0)
+            with suppress(OSError):
+                os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = None

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
 
 from maestroctl.errors import StoreError
 
@@ -135,15 +134,20 @@ def upsert_statement(table: sa.Table, dialect: sa.Dialect) -> tuple[str, tuple[s
     Returns:
         A statement for `Connection.exec_driver_sql`, and the columns in the order in which it
         takes their values. ``ON CONFLICT ... DO UPDATE`` is spelled alike in SQLite and
-        PostgreSQL; another dialect has its construct chosen here.
+        PostgreSQL; a dialect that spells it otherwise gets its own form here.
     """
     columns = tuple(column.name for column in table.columns if column.name != "id")
-    insert = sqlite.insert(table).values({name: sa.bindparam(name) for name in columns})
+    insert = table.insert().inline().values({name: sa.bindparam(name) for name in columns})
+    statement = str(insert.compile(dialect=dialect))
     key = [column.name for column in table.primary_key]
     if key != ["id"]:
-        changed = {name: insert.excluded[name] for name in columns if name not in key}
-        insert = insert.on_conflict_do_update(index_elements=key, set_=changed)
-    return str(insert.compile(dialect=dialect)), columns
+        quote = dialect.identifier_preparer.quote
+        target = ", ".join(quote(name) for name in key)
+        changed = ", ".join(
+            f"{quote(name)} = excluded.{quote(name)}" for name in columns if name not in key
+        )
+        statement += f" ON CONFLICT ({target}) DO UPDATE SET {changed}"
+    return statement, columns
 
 
 def prepare_schema(connection: sa.Connection, where: str, *, change: bool = True) -> None:
