@@ -24,6 +24,8 @@ from typing import Any
 
 import aiohttp
 
+from maestroctl.testing.proc import processes_with_environment, pss_bytes
+
 TOKEN_VARIABLE = "MAESTRO_STUB_TOKEN"
 """Environment variable that marks every process of one stub."""
 
@@ -155,27 +157,9 @@ def flag_args(flags: Mapping[str, Any]) -> list[str]:
     return args
 
 
-def pss_bytes(pid: int) -> int:
-    """Proportional set size of one process; 0 when it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-
-
 def processes_with(token: str) -> list[int]:
-    """Live processes whose environment carries a stub's token."""
-    mark = f"{TOKEN_VARIABLE}={token}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        # Unreadable, gone or foreign: not ours.
-        with suppress(OSError):
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return sorted(found)
+    """Live processes that a stub with this token left or still has."""
+    return processes_with_environment(f"{TOKEN_VARIABLE}={token}")
 
 
 async def wait_until(condition: Callable[[], bool], limit_s: float = 5.0) -> None:

@@ -15,7 +15,8 @@ import aiohttp
 import openai
 import pytest
 
-from maestroctl.testing.stub import StubHandle, launch_stub, processes_with, pss_bytes, wait_until
+from maestroctl.testing.proc import pss_bytes
+from maestroctl.testing.stub import StubHandle, launch_stub, processes_with, wait_until
 
 MIB = 1024 * 1024
 SLOW: dict[str, Any] = {"token_interval": 0.02}

@@ -1,0 +1,1 @@
+"""Load clients and baselines for benchmarks of the gateway. Standard library and aiohttp only."""
