@@ -56,6 +56,7 @@ class ManagedEngine(ABC):
         self._kv_pool_bytes = 0  # KV held now, as far as this side knows; 0 while asleep
         self._kv_start_bytes = 0  # KV it was started with
         self._exited: asyncio.Future[EngineExit] = asyncio.get_running_loop().create_future()
+        self._closing: asyncio.Future[None] | None = None  # keeps the last close alive
 
     # -- what each kind says ------------------------------------------------------------------
 
@@ -261,6 +262,8 @@ class ManagedEngine(ABC):
     def _pass_on_exit(self, ended: asyncio.Future[EngineExit]) -> None:
         if not self._exited.done() and not ended.cancelled():
             self._exited.set_result(ended.result())
+        if self._control is not None:
+            self._closing = asyncio.ensure_future(self._control.close())
 
     async def _wait_healthy(self) -> None:
         while True:
@@ -331,6 +334,10 @@ class ManagedEngine(ABC):
         deadline_s = clock() + self._order.memory_return_s
         while True:
             now = await self.read_memory()
+            if self.process.has_ended:
+                # The dead hold no memory either; that is no sleep.
+                await asyncio.wait({self._exited})
+                raise self._exit_error()
             freed = before.device_bytes - now.device_bytes
             if freed >= needed:
                 return now
@@ -346,8 +353,11 @@ class ManagedEngine(ABC):
     async def _pause_or_exit(self, seconds: float) -> None:
         await asyncio.wait({self._exited}, timeout=seconds)
         if self._exited.done():
-            ended = self._exited.result()
-            raise EngineExited(f"engine '{self.engine_id}' {ended.describe()}{self._quote_log()}")
+            raise self._exit_error()
+
+    def _exit_error(self) -> EngineExited:
+        ended = self._exited.result()
+        return EngineExited(f"engine '{self.engine_id}' {ended.describe()}{self._quote_log()}")
 
     def _start_failure(self) -> EngineStartFailed:
         ended = self._exited.result()

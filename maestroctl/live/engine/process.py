@@ -193,6 +193,11 @@ class EngineProcess:
         """Whether an earlier daemon started it."""
         return self._child is None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its first process is gone; `exited` follows once the rest is swept."""
+        return self._leader_ended.is_set() or not is_leader_alive(self.identity)
+
     def find_members(self) -> list[procfs.ProcessStat]:
         """Its running processes."""
         return procfs.find_members(self.identity.token, self._safe_session_id())
