@@ -1,4 +1,4 @@
-# ruff: noqa: ASYNC110, ASYNC220, ASYNC222 (tests poll real processes)
+# ruff: noqa: ASYNC110 (tests poll real processes)
 """Making stub engines for tests of the engine layer."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# ruff: noqa: ASYNC110, ASYNC220, ASYNC222 (tests poll real processes)
+# ruff: noqa: ASYNC110 (tests poll real processes)
 """The vLLM adapter against a stub that breaks every promise a server can break."""
 
 from __future__ import annotations
