@@ -1,0 +1,403 @@
+"""The tables of ``fleet.toml``: one `Key` per thing a user may write.
+
+See also: `config.fleet` (checks between keys and tables), `config.reference` (the page made from
+this).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from maestroctl.config.kinds import (
+    ARGUMENTS,
+    BOOLEAN,
+    ENVIRONMENT,
+    HTTP_ACTION,
+    LISTEN,
+    SOURCE,
+    SSH_HOST,
+    TEXT,
+    TEXTS,
+    URL,
+    Kind,
+    Listen,
+    Mismatch,
+    integer,
+    milliseconds,
+    name_of,
+    names_of,
+    number,
+    one_of,
+    seconds,
+    show_value,
+    size,
+)
+from maestroctl.config.tables import Key, Table
+from maestroctl.domain.fleet import ClusterSpec, CoordinatorSpec, GroupSpec, NodeSpec, ToolsSpec
+from maestroctl.domain.llm import EngineKind, EngineSpec, ModelSpec
+from maestroctl.domain.policy import PolicySpec
+
+_MIB = 1 << 20
+
+# --- kinds of this file alone -------------------------------------------------------------------
+
+_STATE_SCHEMES = ("sqlite", "postgresql")
+
+
+def _state_url(value: Any) -> str:
+    text: str = TEXT.parse(value)
+    scheme = text.partition(":")[0].partition("+")[0]
+    if "://" not in text or scheme not in _STATE_SCHEMES:
+        raise Mismatch(hint='"sqlite:///PATH" or "postgresql://USER@HOST/DATABASE"')
+    return text
+
+
+def _show_state_url(url: str) -> str:
+    try:
+        password = urlsplit(url).password
+    except ValueError:
+        return '"***"'
+    return show_value(url.replace(f":{password}@", ":***@") if password else url)
+
+
+STATE_URL = Kind("an SQLite or PostgreSQL URL", _state_url, _show_state_url)
+
+_PATTERN = re.compile(r"[^\s]+")
+
+
+def _tool_patterns(value: Any) -> tuple[str, ...]:
+    patterns: tuple[str, ...] = TEXTS.parse(value)
+    for pattern in patterns:
+        if _PATTERN.fullmatch(pattern) is None or ":" not in pattern:
+            raise Mismatch(
+                f"{pattern!r} names neither a function nor a URL",
+                hint='write "module:function", "module:*" or "http://host/path*"',
+            )
+    return patterns
+
+
+TOOL_PATTERNS = Kind('a list of "module:function" or URL patterns, * allowed', _tool_patterns)
+
+
+def _listen_of(spec: CoordinatorSpec) -> Listen:
+    return Listen(spec.host, spec.port)
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+COORDINATOR = Table(
+    "[coordinator]",
+    "The process that `maestroctl serve` starts: its address and its durable state.",
+    (
+        Key(
+            "listen",
+            LISTEN,
+            "Address of the gateway. An address other machines can reach needs `api_keys_file`."
+            " Port 0 takes a free one.",
+            env="MAESTROCTL_LISTEN",
+            get=_listen_of,
+        ),
+        Key(
+            "state",
+            STATE_URL,
+            "Database that outlives the process: jobs, results, decisions.",
+            absent="an SQLite file `state.db` in the folder `$MAESTROCTL_HOME`,"
+            " `~/.local/share/maestroctl` without it",
+            env="MAESTROCTL_STATE",
+        ),
+        Key(
+            "api_keys_file",
+            TEXT,
+            "File with one API key per line, plain or `sha256:HEX`; a relative path starts at the"
+            " folder of this file.",
+            absent="no key is asked for",
+            env="MAESTROCTL_API_KEYS_FILE",
+        ),
+        Key("max_held", integer(1, 1_000_000), "HTTP requests held open at once; past that 429."),
+        Key(
+            "max_body",
+            size(1024, 1 << 32),
+            "Largest request body; a larger one gets 413 before it is read.",
+            field="max_body_bytes",
+        ),
+        Key("heartbeat_s", seconds(0.1, 3600), "Time between heartbeats of a waiting stream."),
+        Key("history_jobs", integer(0, 1_000_000_000), "Finished jobs that are kept."),
+        Key(
+            "drain_timeout_s",
+            seconds(),
+            "How long a stop waits for what runs before it is interrupted.",
+        ),
+        Key("log_prompts", BOOLEAN, "Write prompts and outputs to the logs."),
+    ),
+    CoordinatorSpec,
+)
+
+POLICY = Table(
+    "[policy]",
+    "How decisions are made. An unknown policy name is refused with the known ones.",
+    (
+        Key("ordering", TEXT, "Which ready stage goes first."),
+        Key("routing", TEXT, "Which node runs a stage."),
+        Key("model_choice", TEXT, "Which of several candidate models serves a job."),
+        Key("residency", TEXT, "Which idle engine gives way to another model."),
+        Key("degradation", TEXT, "How memory is freed under pressure."),
+        Key(
+            "readiness_weight",
+            number(0, 1e6),
+            "Weight of the time until a node could serve, against its gain (lambda).",
+        ),
+        Key(
+            "degradation_weight",
+            number(0, 1e6),
+            "Weight of what others lose on a node, against its gain (mu).",
+        ),
+        Key(
+            "latency_slack",
+            number(0, 1e6),
+            "How much slower than the fastest model a better one may be, as a share (tau).",
+        ),
+        Key(
+            "confidence_margin",
+            number(0, 1),
+            "How much more confident a slower model must be (delta_s).",
+        ),
+        Key(
+            "admission_quantile",
+            number(0.01, 0.999),
+            "Quantile of the predicted output length for which memory is booked.",
+        ),
+        Key(
+            "aging_s",
+            number(0, 1e6),
+            "How many seconds of work one second of waiting makes up for.",
+        ),
+        Key("max_wait_s", seconds(), "After this long a stage may no longer be overtaken freely."),
+        Key(
+            "group_wait_s",
+            seconds(),
+            "How long a model on the device goes on while another model waits for its place.",
+        ),
+        Key(
+            "resume_deadline_s",
+            seconds(),
+            "After this long a suspended model precedes every new admission.",
+        ),
+        Key(
+            "queue_timeout_s",
+            seconds(1),
+            "A stage that found no place for this long ends as unavailable.",
+        ),
+    ),
+    PolicySpec,
+)
+
+TOOLS = Table(
+    "[tools]",
+    "What workflow files may call. Nothing is allowed unless it is named here.",
+    (
+        Key(
+            "allow",
+            TOOL_PATTERNS,
+            "Patterns of functions and URLs. A pattern with `*` reaches only functions that the"
+            " module defines or lists in `__all__`.",
+        ),
+    ),
+    ToolsSpec,
+)
+
+ENGINE = Table(
+    "[engine.NAME]",
+    "A program that runs models, in an environment of its own. `default` is used by models that"
+    " name no engine; `vllm`, `vllm-cpu`, `command` and `endpoint` exist without being written.",
+    (
+        Key(
+            "kind",
+            one_of(EngineKind),
+            "What program it is.",
+            absent="`default`: `vllm` where there is a CUDA device, else `vllm-cpu`; otherwise the"
+            " name of the table",
+        ),
+        Key(
+            "python", TEXT, 'Interpreter of its environment; "auto" is the one the installer made.'
+        ),
+        Key(
+            "entrypoint",
+            TEXT,
+            "Module that is run as the server.",
+            absent="the kind's own",
+        ),
+        Key("version", TEXT, "Version of the engine.", absent="asked of the environment"),
+        Key("args", ARGUMENTS, "Arguments for every engine of this kind."),
+        Key("env", ENVIRONMENT, "Environment variables for every engine of this kind."),
+        Key("start_timeout_s", seconds(1), "Longest time from process start to ready."),
+        Key("stop_grace_s", seconds(0, 3600), "Time from SIGTERM to SIGKILL."),
+        Key("drain_timeout_s", seconds(), "How long a stop waits for open streams."),
+        Key(
+            "log_max",
+            size(4096),
+            "Size at which the log file of an engine is rotated.",
+            field="log_max_bytes",
+        ),
+    ),
+    EngineSpec,
+)
+
+CLUSTER = Table(
+    "[[cluster]]",
+    "Machines that are near each other. The cluster `local` exists without being written.",
+    (
+        Key("name", name_of("cluster"), "Its name.", required=True),
+        Key(
+            "rtt_ms",
+            milliseconds(60),
+            "Round trip between the coordinator and the cluster.",
+            field="rtt_s",
+            absent="measured",
+        ),
+    ),
+    ClusterSpec,
+)
+
+NODE = Table(
+    "[[node]]",
+    "A machine that runs engines. Without any, this machine is the fleet.",
+    (
+        Key("name", name_of("node"), "Its name.", required=True),
+        Key("cluster", name_of("cluster"), "The cluster it belongs to."),
+        Key("host", SSH_HOST, "How SSH reaches it.", absent="this machine"),
+        Key(
+            "memory",
+            size(64 * _MIB, auto=True),
+            "What models may use on each device.",
+            field="memory_bytes",
+            absent='"auto": measured at start',
+        ),
+        Key(
+            "host_memory",
+            size(0, auto=True),
+            "Host memory that sleeping weights may use.",
+            field="host_memory_bytes",
+            absent='"auto": measured at start',
+        ),
+        Key("models", names_of("model"), "Models it may run.", absent="every model"),
+        Key(
+            "threads",
+            integer(1, 4096),
+            "CPU threads shared by the engines that are awake.",
+            absent="every core",
+        ),
+        Key(
+            "linger_s",
+            seconds(),
+            "How long its daemon keeps the engines after the coordinator is gone.",
+        ),
+    ),
+    NodeSpec,
+)
+
+GROUP = Table(
+    "[[group]]",
+    "A name that stands for several models: the router picks one. `auto` means all models and"
+    " exists without being written.",
+    (
+        Key("name", name_of("group"), "What clients ask for.", required=True),
+        Key("models", names_of("model", least=1), "Its models, in order.", required=True),
+    ),
+    GroupSpec,
+)
+
+MODEL = Table(
+    "[[model]]",
+    "A served model. At least one is needed.",
+    (
+        Key("name", name_of("model"), "What clients ask for.", required=True),
+        Key(
+            "source",
+            SOURCE,
+            "Where its weights are. Needed for `vllm` and `vllm-cpu`.",
+            absent="none",
+        ),
+        Key("engine", name_of("engine"), "The `[engine.NAME]` that runs it."),
+        Key("aliases", names_of("model alias"), "Further names clients may use."),
+        Key(
+            "max_model_len",
+            integer(16, 100_000_000),
+            "Longest prompt and output together, in tokens.",
+            absent="the model's own",
+        ),
+        Key("max_batch", integer(1, 65536), "Sequences that decode at once."),
+        Key(
+            "kv_cache",
+            size(_MIB),
+            "Size of the KV cache of one engine.",
+            field="kv_cache_bytes",
+            absent="from `max_model_len` and `max_batch`",
+        ),
+        Key("engine_args", ARGUMENTS, "Further arguments of the engine."),
+        Key("tensor_parallel", integer(1, 1024), "Devices that one engine is split over."),
+        Key("max_replicas", integer(1, 10_000), "Engines of this model at once, over all nodes."),
+        Key(
+            "ttl",
+            seconds(1),
+            "It sleeps after being idle this long.",
+            field="ttl_s",
+            absent="it sleeps only when memory is needed",
+        ),
+        Key("pin", BOOLEAN, "It never gives way to another model."),
+        Key(
+            "memory",
+            size(_MIB),
+            "Device memory of a `command` engine, KV cache included; needed there.",
+            field="memory_bytes",
+            absent="none",
+        ),
+        Key(
+            "command",
+            ARGUMENTS,
+            "Command line of a `command` engine, with `${PORT}` or `${SOCKET}`.",
+            absent="none",
+        ),
+        Key("health_path", TEXT, "Path that answers 200 once a `command` engine is up."),
+        Key(
+            "sleep",
+            HTTP_ACTION,
+            "Request that makes a `command` engine give its memory back.",
+            field="sleep_action",
+            absent="it is stopped instead",
+        ),
+        Key(
+            "wake",
+            HTTP_ACTION,
+            "Request that brings it back; needed with `sleep`.",
+            field="wake_action",
+            absent="none",
+        ),
+        Key(
+            "url",
+            URL,
+            "Base URL of an `endpoint`, or of an engine that already runs.",
+            absent="none",
+        ),
+        Key(
+            "api_key_file",
+            TEXT,
+            "File with the key that `url` wants; a relative path starts at the folder of this"
+            " file.",
+            absent="none",
+        ),
+        Key(
+            "upstream_name",
+            TEXT,
+            "What the engine behind it calls the model.",
+            absent="`name`",
+        ),
+    ),
+    ModelSpec,
+)
+
+SINGLE_TABLES = {"coordinator": COORDINATOR, "policy": POLICY, "tools": TOOLS}
+LIST_TABLES = {"cluster": CLUSTER, "node": NODE, "group": GROUP, "model": MODEL}
+ALL_TABLES = (COORDINATOR, POLICY, TOOLS, ENGINE, CLUSTER, NODE, GROUP, MODEL)
+TOP_LEVEL = (*SINGLE_TABLES, "engine", *LIST_TABLES)
