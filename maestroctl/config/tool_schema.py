@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jsonschema import Draft202012Validator, SchemaError
-from referencing import Registry
-
 from maestroctl.config.kinds import Mismatch
 
 MAX_PARTS = 5000
@@ -31,6 +28,9 @@ def check_tool_schema(schema: Mapping[str, Any]) -> None:
     Raises:
         Mismatch: it is no JSON schema, not of an object, or uses what is refused.
     """
+    # Imported here: it costs 80 ms, and most workflows have no tools.
+    from jsonschema import Draft202012Validator, SchemaError
+
     try:
         Draft202012Validator.check_schema(dict(schema))
     except SchemaError as exc:
@@ -85,6 +85,9 @@ class _Walk:
 
 def find_argument_mistake(schema: Mapping[str, Any], arguments: Any) -> str | None:
     """The first way in which `arguments` do not fit, for the model to read; None when they fit."""
+    from jsonschema import Draft202012Validator
+    from referencing import Registry
+
     validator = Draft202012Validator(dict(schema), registry=Registry())
     try:
         error = next(iter(validator.iter_errors(arguments)), None)
