@@ -436,9 +436,9 @@ async def test_releasing_kv_without_a_pause_kills_the_engine(tmp_path: Path) -> 
 
 async def test_development_endpoints_need_development_mode(tmp_path: Path) -> None:
     async with launch_stub(tmp_path, env={"VLLM_SERVER_DEV_MODE": "0"}) as stub:
-        assert (await stub.post("/sleep"))["error"]["code"] == 404
-        assert (await stub.get("/sleep"))["error"]["code"] == 404
-        assert (await stub.post("/health"))["error"]["code"] == 405
+        assert await stub.post("/sleep") == {"detail": "Not Found"}
+        assert await stub.get("/is_sleeping") == {"detail": "Not Found"}
+        assert await stub.post("/health") == {"detail": "Method Not Allowed"}
 
 
 # -- failure switches ----------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Load clients that cost little: closed-loop requests, and many streams at once.
 
 Raw `asyncio.Protocol` connections, one request in flight on each, so that the client takes a small
-part of the machine it shares with what it measures.
+part of the machine it shares with what it measures. Times are taken with ``perf_counter``: the
+clock of a uvloop counts whole milliseconds only.
 
 * ``run_closed_loop``: n clients, each sends its next request when the last answer is complete.
 * ``run_streams``: n streams opened (all at once or over a ramp) and read to their end.
@@ -21,6 +22,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, cast
 
 import uvloop
@@ -120,7 +122,6 @@ class _LoopClient(asyncio.Protocol):
     def __init__(self, work: _Loop) -> None:
         self._work = work
         self._parser = ResponseParser()
-        self._time = asyncio.get_running_loop().time
         self._sent_s = 0.0
         self._waiting = False
         self._transport: asyncio.Transport | None = None
@@ -141,7 +142,7 @@ class _LoopClient(asyncio.Protocol):
         self._waiting = False
         result.statuses[self._parser.status] += 1
         if self._parser.status == 200:
-            result.latencies_s.append(self._time() - self._sent_s)
+            result.latencies_s.append(perf_counter() - self._sent_s)
         if self._parser.keep_alive:
             self._send()
         else:
@@ -159,7 +160,7 @@ class _LoopClient(asyncio.Protocol):
         assert self._transport is not None
         if self._work.take():
             self._waiting = True
-            self._sent_s = self._time()
+            self._sent_s = perf_counter()
             self._transport.write(self._work.request)
         else:
             self._close()
@@ -201,9 +202,8 @@ async def run_closed_loop(
     """
     if warmup:
         await run_closed_loop(target, request, clients=clients, requests=warmup, limit_s=limit_s)
-    loop = asyncio.get_running_loop()
     work = _Loop(request, requests, clients)
-    began_s = loop.time()
+    began_s = perf_counter()
     connects = [target.connect(lambda: _LoopClient(work)) for _ in range(clients)]
     connected: list[_LoopClient] = []
     for outcome in await asyncio.gather(*connects, return_exceptions=True):
@@ -213,7 +213,7 @@ async def run_closed_loop(
             work.result.errors[f"not connected: {type(outcome).__name__}"] += 1
             work.client_finished()
     await asyncio.wait([work.finished], timeout=limit_s)
-    work.result.duration_s = loop.time() - began_s
+    work.result.duration_s = perf_counter() - began_s
     for client in connected:
         client.stop()
     if work.left > 0:
@@ -225,19 +225,17 @@ class _Stream(asyncio.Protocol):
     """One stream on a connection of its own."""
 
     def __init__(self, request: bytes, result: StreamResult) -> None:
-        loop = asyncio.get_running_loop()
-        self.finished: asyncio.Future[None] = loop.create_future()
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
         self._result = result
         self._events = EventCounter()
         self._parser = ResponseParser(self._on_body)
-        self._time = loop.time
         self._sent_s = 0.0
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._sent_s = self._time()
+        self._sent_s = perf_counter()
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
@@ -260,7 +258,7 @@ class _Stream(asyncio.Protocol):
         before = self._events.chunks
         self._events.feed(data)
         if before == 0 and self._events.chunks and self._parser.status == 200:
-            self._result.first_chunk_s.append(self._time() - self._sent_s)
+            self._result.first_chunk_s.append(perf_counter() - self._sent_s)
 
     def _end(self, problem: str | None) -> None:
         if self.finished.done():
@@ -281,7 +279,7 @@ class _Stream(asyncio.Protocol):
             result.failed += 1
         elif events.is_done:
             result.completed += 1
-            result.total_s.append(self._time() - self._sent_s)
+            result.total_s.append(perf_counter() - self._sent_s)
         else:
             result.broken["ended without its end marker"] += 1
         result.chunks += events.chunks
@@ -305,9 +303,8 @@ async def run_streams(
         ramp_s: seconds over which they are opened.
         limit_s: for the whole run; what is open then counts as broken.
     """
-    loop = asyncio.get_running_loop()
     result = StreamResult()
-    began_s = loop.time()
+    began_s = perf_counter()
     tasks = [
         asyncio.create_task(_one_stream(target, request, result, ramp_s * index / max(1, streams)))
         for index in range(streams)
@@ -318,12 +315,12 @@ async def run_streams(
             opened.append(outcome)
         else:
             result.broken[f"not connected: {type(outcome).__name__}"] += 1
-    left_s = limit_s - (loop.time() - began_s)
+    left_s = limit_s - (perf_counter() - began_s)
     if opened:
         await asyncio.wait([one.finished for one in opened], timeout=max(0.0, left_s))
     for one in opened:
         one.give_up("timeout")
-    result.duration_s = loop.time() - began_s
+    result.duration_s = perf_counter() - began_s
     return result
 
 

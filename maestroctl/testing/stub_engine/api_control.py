@@ -129,7 +129,9 @@ class ControlApi:
         try:
             result = await self._engine.call_worker(str(method))
         except LookupError as error:
-            send_error(self._engine, exchange, 500, str(error.args[0]))
+            problem = f"Worker failed with error '{error.args[0]}'"
+            message = f"Call to collective_rpc method failed: {problem}"
+            send_error(self._engine, exchange, 500, message)
             return
         exchange.send_json(200, {"results": [result]})
 

@@ -13,7 +13,7 @@ from maestroctl.testing.stub_engine.http_server import Exchange, Handler
 from maestroctl.testing.stub_engine.options import BLOCK_TOKENS
 from maestroctl.testing.stub_engine.text import count_chat_tokens, token_ids
 
-METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+METRICS_TYPE = b"text/plain; version=1.0.0; charset=utf-8"
 
 
 class InfoApi:
@@ -25,7 +25,7 @@ class InfoApi:
 
     def health(self, exchange: Exchange) -> None:
         """``GET /health``: 200 and no body."""
-        exchange.send(200, b"")
+        exchange.send(200, b"", b"")
 
     def version(self, exchange: Exchange) -> None:
         """``GET /version``"""
@@ -100,13 +100,13 @@ class InfoApi:
 
     def _exposition(self) -> str:
         generation = self._engine.generation
-        label = f'engine="0",model_name="{self._engine.options.served_names[0]}"'
+        model = f'model_name="{self._engine.options.served_names[0]}"'
         lines: list[str] = []
 
         def add(name: str, kind: str, value: float, extra: str = "") -> None:
             if kind:
                 lines.append(f"# TYPE vllm:{name} {kind}")
-            lines.append(f"vllm:{name}{{{label}{extra}}} {float(value)}")
+            lines.append(f'vllm:{name}{{engine="0",{extra}{model}}} {float(value)}')
 
         add("num_requests_running", "gauge", len(generation.running))
         add("num_requests_waiting", "gauge", generation.num_waiting)
@@ -115,14 +115,14 @@ class InfoApi:
         add("prompt_tokens_total", "counter", generation.prompt_tokens)
         add("generation_tokens_total", "counter", generation.generation_tokens)
         lines.append("# TYPE vllm:request_success_total counter")
-        for reason in ("stop", "length", "abort"):
+        for reason in ("stop", "length", "abort", "error"):
             count = generation.finished[reason]
             if reason == "stop":
                 count += generation.finished["tool_calls"]
-            add("request_success_total", "", count, f',finished_reason="{reason}"')
+            add("request_success_total", "", count, f'finished_reason="{reason}",')
         add("time_to_first_token_seconds_count", "", generation.first_tokens)
         add("time_to_first_token_seconds_sum", "", generation.ttft_sum_s)
-        config = "".join(f',{name}="{value}"' for name, value in self._cache_config().items())
+        config = "".join(f'{name}="{value}",' for name, value in self._cache_config().items())
         add("cache_config_info", "gauge", 1, config)
         return "\n".join(lines) + "\n"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from maestroctl.testing.stub_engine.engine import SEEN_BODY_BYTES, SeenRequest, 
 from maestroctl.testing.stub_engine.errors import send_bad_request, send_error
 from maestroctl.testing.stub_engine.generation import Sequence
 from maestroctl.testing.stub_engine.http_server import Exchange
+from maestroctl.testing.stub_engine.ids import new_id
 from maestroctl.testing.stub_engine.reply import Reply
 from maestroctl.testing.stub_engine.responses_shape import ResponsesShape, responses_messages
 from maestroctl.testing.stub_engine.shapes import ChatShape, CompletionShape, Shape
@@ -51,7 +51,7 @@ class OpenAiApi:
             *self._shape_args(request_id, body, plan),
             **self._usage_args(body),
             tool_name=plan.tool_name,
-            tool_call_id="chatcmpl-tool-" + uuid.uuid4().hex,
+            tool_call_id="chatcmpl-tool-" + new_id(),
         )
         self._submit(exchange, body, plan, shape, request_id)
 
@@ -172,7 +172,7 @@ class OpenAiApi:
 
 def _base_id(exchange: Exchange, body: dict[str, Any]) -> str:
     given = exchange.request.headers.get("x-request-id") or body.get("request_id")
-    return str(given) if given else uuid.uuid4().hex
+    return str(given) if given else new_id()
 
 
 def _priority(body: dict[str, Any]) -> int:

@@ -24,7 +24,7 @@ from maestroctl.testing.stub_engine.api_control import control_handlers
 from maestroctl.testing.stub_engine.api_info import info_handlers
 from maestroctl.testing.stub_engine.api_openai import openai_handlers
 from maestroctl.testing.stub_engine.engine import StubEngine
-from maestroctl.testing.stub_engine.errors import send_error
+from maestroctl.testing.stub_engine.errors import send_no_route
 from maestroctl.testing.stub_engine.http_server import Exchange, Handler, HttpServer
 from maestroctl.testing.stub_engine.options import BLOCK_TOKENS, StubOptions, parse_options
 
@@ -67,9 +67,9 @@ class Router:
         if handler is not None:
             return handler(exchange)
         if request.path in self._paths:
-            send_error(self._engine, exchange, 405, "Method Not Allowed")
+            send_no_route(self._engine, exchange, 405, "Method Not Allowed")
         else:
-            send_error(self._engine, exchange, 404, "Not Found")
+            send_no_route(self._engine, exchange, 404, "Not Found")
         return None
 
     def _is_allowed(self, exchange: Exchange) -> bool:

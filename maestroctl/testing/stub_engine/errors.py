@@ -6,7 +6,7 @@ from maestroctl.testing.stub_engine.engine import StubEngine
 from maestroctl.testing.stub_engine.http_server import Exchange
 from maestroctl.testing.stub_engine.text import BadRequest
 
-_PHRASES = {400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
+_PHRASES = {400: "Bad Request"}
 
 
 def send_error(
@@ -33,6 +33,14 @@ def send_error(
     kind = kind or _PHRASES.get(status, "InternalServerError")
     error = {"message": message, "type": kind, "param": param, "code": status}
     exchange.send_json(status, {"error": error})
+
+
+def send_no_route(engine: StubEngine, exchange: Exchange, status: int, phrase: str) -> None:
+    """Answer a path or method that does not exist; the framework's body, not vLLM's own."""
+    if engine.faults.plain_errors:
+        send_error(engine, exchange, status, phrase)
+    else:
+        exchange.send_json(status, {"detail": phrase})
 
 
 def send_bad_request(engine: StubEngine, exchange: Exchange, error: BadRequest) -> None:

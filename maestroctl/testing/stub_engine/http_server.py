@@ -33,12 +33,14 @@ _STATUS_LINES = {
 _CLOSE = b"connection: close\r\n"
 _END_OF_STREAM = b"0\r\n\r\n"
 
+_encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 Handler = Callable[["Exchange"], Coroutine[Any, Any, None] | None]
 
 
 def dump_json(value: Any) -> bytes:
     """Compact JSON in UTF-8, non-Latin letters unescaped, as vLLM writes it."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _encode_json(value).encode("utf-8", "surrogatepass")
 
 
 class BadHead(Exception):
@@ -141,9 +143,10 @@ class Exchange:
 
     def _head(self, status: int, content_type: bytes, framing: bytes) -> bytes:
         closing = b"" if self.request.keep_alive else _CLOSE
-        return b"%bcontent-type: %b\r\n%b%b%b\r\n" % (
+        kind = b"content-type: %b\r\n" % content_type if content_type else b""
+        return b"%b%b%b%b%b\r\n" % (
             _STATUS_LINES[status],
-            content_type,
+            kind,
             framing,
             self.extra_head,
             closing,

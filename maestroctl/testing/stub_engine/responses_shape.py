@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
 from maestroctl.testing.stub_engine.http_server import dump_json
+from maestroctl.testing.stub_engine.ids import new_id
 from maestroctl.testing.stub_engine.shapes import Shape
 from maestroctl.testing.stub_engine.text import BadRequest
 
@@ -71,7 +71,7 @@ class ResponsesShape(Shape):
         super().__init__(answer_id, model, created_s, prompt_tokens)
         self._tool_name = tool_name
         self._body = body
-        self._item_id = ("fc_" if tool_name else "msg_") + uuid.uuid4().hex
+        self._item_id = ("fc_" if tool_name else "msg_") + new_id()
         self._text: list[str] = []
         self._num_events = 0
 

@@ -7,9 +7,9 @@ statistics were asked for, the last text of a cut-off answer shares its chunk wi
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from json.encoder import encode_basestring
 from typing import Any
 
 from maestroctl.testing.stub_engine.http_server import dump_json
@@ -19,7 +19,7 @@ DONE_EVENT = b"data: [DONE]\n\n"
 
 def encode_text(text: str) -> bytes:
     """A JSON string."""
-    return json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return encode_basestring(text).encode("utf-8", "surrogatepass")
 
 
 def usage_of(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
@@ -93,12 +93,7 @@ class CompletionShape(Shape):
         self.continuous = continuous
         self.fingerprint = fingerprint
         self._no_usage = b',"usage":null' if include_usage and null_usage else b""
-        self._head = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,"choices":' % (
-            encode_text(answer_id),
-            self.chunk_object.encode(),
-            created_s,
-            encode_text(model),
-        )
+        self._head = b""  # what all chunks begin with; made for the first
 
     def begin(self) -> Sequence[bytes]:
         """Text completions have no opening chunk."""
@@ -118,7 +113,7 @@ class CompletionShape(Shape):
         if self.include_usage:
             usage = dump_json(usage_of(self.prompt_tokens, completion_tokens))
             tail = b',"system_fingerprint":%b}\n\n' % encode_text(self.fingerprint)
-            events.append(self._head + b'[],"usage":' + usage + tail)
+            events.append(self._chunk_head() + b'[],"usage":' + usage + tail)
         events.append(DONE_EVENT)
         return events
 
@@ -144,18 +139,37 @@ class CompletionShape(Shape):
             "choices": [choice],
             "service_tier": None,
             "system_fingerprint": self.fingerprint,
-            "usage": {**usage, "prompt_tokens_details": None},
+            "usage": {
+                **usage,
+                "prompt_tokens_details": None,
+                "completion_tokens_details": None,
+            },
             "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "metrics": None,
         }
 
-    def _chunk(self, choices: bytes, completion_tokens: int, *, last: bool = False) -> bytes:
+    def _chunk(
+        self, choices: bytes, completion_tokens: int, *, more: bytes = b"", last: bool = False
+    ) -> bytes:
         tail = self._no_usage
         if self.continuous:
-            usage = dump_json(usage_of(self.prompt_tokens, completion_tokens))
-            tail = b',"usage":' + usage
+            usage = usage_of(self.prompt_tokens, completion_tokens)
+            tail = b',"usage":' + dump_json({**usage, "completion_tokens_details": None})
+        tail += more
         if last and not self.include_usage:
             tail += b',"system_fingerprint":' + encode_text(self.fingerprint)
-        return b"%b%b%b}\n\n" % (self._head, choices, tail)
+        return b"%b%b%b}\n\n" % (self._chunk_head(), choices, tail)
+
+    def _chunk_head(self) -> bytes:
+        if not self._head:
+            self._head = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,"choices":' % (
+                encode_text(self.answer_id),
+                self.chunk_object.encode(),
+                self.created_s,
+                encode_text(self.model),
+            )
+        return self._head
 
 
 class ChatShape(CompletionShape):
@@ -181,7 +195,11 @@ class ChatShape(CompletionShape):
 
     def begin(self) -> Sequence[bytes]:
         """The role, then the name of the tool."""
-        events = [self._delta_chunk(b'{"role":"assistant","content":""}', 0)]
+        choice = (
+            b'[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,'
+            b'"finish_reason":null}]'
+        )
+        events = [self._chunk(choice, 0, more=b',"prompt_token_ids":null,"prompt_text":null')]
         if self._tool_name is not None:
             call = {"id": self._tool_call_id, "type": "function", "index": 0}
             function = {"name": self._tool_name, "arguments": ""}
@@ -203,9 +221,11 @@ class ChatShape(CompletionShape):
             content = None
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         message |= {"annotations": None, "audio": None, "function_call": None}
-        message |= {"tool_calls": calls, "reasoning": None}
+        if calls:
+            message["tool_calls"] = calls
+        message["reasoning"] = None
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
-        choice |= {"stop_reason": None, "token_ids": None}
+        choice |= {"stop_reason": None, "token_ids": None, "routed_experts": None}
         return self._whole("chat.completion", choice, completion_tokens)
 
     def _delta(self, text: str) -> bytes:

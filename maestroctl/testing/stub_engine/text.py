@@ -54,8 +54,14 @@ class BadRequest(Exception):
     def invalid(cls, field: str, problem: str) -> BadRequest:
         """A field that fails validation; no field = the whole body."""
         param = f"body.{field}" if field else "body"
-        message = f"1 validation error:\n  {{'loc': '{param}', 'msg': '{problem}'}}"
-        return cls(message, param, "Bad Request")
+        kind = "missing" if problem == "Field required" else "invalid"
+        detail = {"type": kind, "loc": param, "msg": problem}
+        return cls(f"1 validation error:\n  {detail}", param, "Bad Request")
+
+    @classmethod
+    def out_of_range(cls, message: str, field: str, value: object) -> BadRequest:
+        """A value that is well formed but cannot be."""
+        return cls(f"{message} (parameter={field}, value={value})", field)
 
     @classmethod
     def missing(cls, field: str) -> BadRequest:
@@ -156,12 +162,15 @@ def _room(
     body: dict[str, Any], limits: Limits, prompt_tokens: int, default: int | None = None
 ) -> int:
     """Output tokens the request may have."""
+    if body.get("n") not in (None, 1):
+        raise BadRequest(f"n must be 1 when using greedy sampling, got {body['n']}.")
     if prompt_tokens > limits.max_model_len:
-        raise BadRequest(
+        raise BadRequest.out_of_range(
             f"This model's maximum context length is {limits.max_model_len} tokens. However, your "
             f"prompt contains {prompt_tokens} input tokens, which exceeds this limit even without "
             "any output tokens. Please reduce the length of the input prompt.",
-            param="input_tokens",
+            "input_tokens",
+            prompt_tokens,
         )
     asked = body.get("max_completion_tokens")
     if asked is None:
@@ -174,11 +183,14 @@ def _room(
     if isinstance(asked, bool) or not isinstance(asked, int):
         raise BadRequest.invalid("max_tokens", "Input should be a valid integer")
     if asked < 0 or (asked == 0 and default is None):
-        raise BadRequest(f"max_tokens must be at least 1, got {asked}.", "max_tokens")
+        message = f"max_tokens must be at least 1, got {asked}."
+        raise BadRequest.out_of_range(message, "max_tokens", asked)
     if asked > limits.max_model_len:
-        raise BadRequest(
-            f"max_tokens={asked} cannot be greater than max_model_len={limits.max_model_len}.",
+        raise BadRequest.out_of_range(
+            f"max_tokens={asked} cannot be greater than max_model_len={limits.max_model_len}. "
+            "Please request fewer output tokens.",
             "max_tokens",
+            asked,
         )
     return min(asked, room)
 

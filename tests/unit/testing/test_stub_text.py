@@ -88,6 +88,11 @@ def test_an_absurd_token_limit_is_a_bad_request(value: Any) -> None:
         chat("hi", max_tokens=value)
 
 
+def test_more_than_one_choice_is_a_bad_request() -> None:
+    with pytest.raises(BadRequest, match="n must be 1"):
+        chat("hi", n=2)
+
+
 def test_a_stop_string_ends_the_text_before_it() -> None:
     plan = chat("ECHO: one two three", stop=["three", "two"])
     assert "".join(plan.tokens) == "one "
