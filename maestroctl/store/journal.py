@@ -121,6 +121,8 @@ class Journal:
     @property
     def lag_s(self) -> float:
         """Age of the oldest row that is not durable yet; 0 when there is none."""
+        if self.pending == 0:
+            return 0.0
         oldest = self._in_hand or self._waiting
         try:
             return max(0.0, time.monotonic() - oldest[0].at)

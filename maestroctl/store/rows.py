@@ -96,6 +96,7 @@ class StageAttemptRow:
         prompt_tokens, output_tokens, cached_tokens: exact, from the engine; None = never said.
         activation: what the stage waited for on the node: ``""``, ``"wake"`` or ``"start"``.
         activation_s: seconds of that.
+        streamed: the answer came token by token; else `first_byte_at` is when it was complete.
     """
 
     stage_id: str
@@ -117,6 +118,7 @@ class StageAttemptRow:
     cached_tokens: int | None = None
     activation: str = ""
     activation_s: float = 0.0
+    streamed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

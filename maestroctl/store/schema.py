@@ -83,6 +83,7 @@ stage_attempts = sa.Table(
     sa.Column("cached_tokens", sa.BigInteger),
     sa.Column("activation", sa.Text, nullable=False),
     sa.Column("activation_s", sa.Float(53), nullable=False),
+    sa.Column("streamed", sa.Boolean, nullable=False),
     sa.Column("outcome", sa.Text),
     sa.Index("stage_attempts_by_job", "job_id"),
 )

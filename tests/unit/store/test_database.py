@@ -61,6 +61,7 @@ FULL_ATTEMPT = StageAttemptRow(
     cached_tokens=0,
     activation="wake",
     activation_s=0.5,
+    streamed=False,
 )
 FULL_OBSERVATION = ObservationRow(
     "s-1",
