@@ -4,9 +4,12 @@ Edges are the `after` lists; they form a graph without cycles. A `repeat` adds o
 its step to `back_to`. The *body* of the loop is every step on a way from `back_to` to the repeating
 step, both included: these run again in every round.
 
+A step outside the body that waits for a step inside also waits for the end of the loop, because
+what is inside may run again. Loops that would then wait for each other have no meaning.
+
 A template of step S may read
 
-- every ancestor of S, which has ended when S starts;
+- every step that S waits for, directly or not, which has ended when S starts;
 - every step of a loop body that S belongs to, S included: what it said in the round before, and
   an empty text in the first round.
 """
@@ -68,20 +71,41 @@ def loop_body(after: Edges, back_to: str, repeating: str) -> frozenset[str]:
     )
 
 
+def add_loop_ends(after: Edges, loops: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """`after`, and for steps that wait for the inside of a loop, the end of that loop.
+
+    Args:
+        after: edges without a cycle.
+        loops: (back_to, repeating step) of every loop.
+    """
+    bodies = [(repeating, loop_body(after, back_to, repeating)) for back_to, repeating in loops]
+    waits = {step: list(edges) for step, edges in after.items()}
+    grown = True
+    while grown:
+        grown = False
+        for step, edges in waits.items():
+            for repeating, body in bodies:
+                if step not in body and repeating not in edges and not body.isdisjoint(edges):
+                    edges.append(repeating)
+                    grown = True
+    return {step: tuple(edges) for step, edges in waits.items()}
+
+
 def readable_steps(
-    after: Edges, loops: Iterable[tuple[str, str]], step: str
+    after: Edges, loops: Iterable[tuple[str, str]], waits: Edges, step: str
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Steps that templates of `step` may read.
 
     Args:
         after: edges without a cycle.
         loops: (back_to, repeating step) of every loop.
+        waits: edges with `add_loop_ends`.
         step: whose templates.
 
     Returns:
         (surely ended, ended only from the second round of a loop on)
     """
-    ended = ancestors(after, step)
+    ended = ancestors(waits, step)
     carried: set[str] = set()
     for back_to, repeating in loops:
         body = loop_body(after, back_to, repeating)

@@ -109,11 +109,14 @@ class References:
         names: top-level names that come from outside.
         steps: (step, field) of every ``steps.STEP.FIELD``; field None = the step as a whole.
         variables: names after ``vars.``.
+        guarded: names that the template can do without: it asks whether they are defined, or has
+            a default.
     """
 
     names: frozenset[str]
     steps: frozenset[tuple[str, str | None]]
     variables: frozenset[str]
+    guarded: frozenset[str] = frozenset()
 
 
 def parse_template(environment: Environment, source: str) -> nodes.Template:
@@ -220,7 +223,14 @@ def find_references(tree: nodes.Template) -> References:
                 variables.add(key)
             else:
                 steps.add((key, _constant_key(parents.get(id(parent)), of=parent)))
-    return References(names, frozenset(steps), frozenset(variables))
+    guarded = frozenset(
+        node.node.name
+        for node in walk(tree)
+        if isinstance(node, (nodes.Filter, nodes.Test))
+        and node.name in ("default", "d", "defined", "undefined")
+        and isinstance(node.node, nodes.Name)
+    )
+    return References(names, frozenset(steps), frozenset(variables), guarded)
 
 
 def _constant_key(node: nodes.Node | None, of: nodes.Node | None = None) -> str | None:

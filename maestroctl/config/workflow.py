@@ -17,8 +17,10 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from maestroctl.config import workflow_tables as schema
+from maestroctl.config.expressions import Condition
 from maestroctl.config.kinds import Mismatch, check_json, did_you_mean
 from maestroctl.config.source import Source, read_text
+from maestroctl.config.templates import ListTemplate, PromptTemplate
 from maestroctl.config.toml_lines import Path
 from maestroctl.config.workflow_checks import check_steps
 from maestroctl.config.workflow_names import check_against_fleet
@@ -90,6 +92,20 @@ def workflow_document(spec: WorkflowSpec) -> dict[str, Any]:
         document["tool"] = [_tool_document(tool) for tool in spec.tools.values()]
     document["step"] = [_step_document(step) for step in spec.steps.values()]
     return document
+
+
+def needs_input(spec: WorkflowSpec) -> bool:
+    """Whether a run of a checked workflow must be given an input."""
+    references = []
+    for step in spec.steps.values():
+        texts = [step.prompt, step.system]
+        references += [PromptTemplate(text).references for text in texts if text]
+        if step.for_each is not None:
+            references.append(ListTemplate(step.for_each).references)
+        if step.repeat is not None:
+            references.append(Condition(step.repeat.until).references)
+    reads = any("input" in found.names for found in references)
+    return reads and not any("input" in found.guarded for found in references)
 
 
 def _tool_document(tool: ToolSpec) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from maestroctl.config.expressions import Condition
-from maestroctl.config.graph import ancestors, find_cycle, readable_steps
+from maestroctl.config.graph import add_loop_ends, ancestors, find_cycle, readable_steps
 from maestroctl.config.kinds import did_you_mean
 from maestroctl.config.source import Source
 from maestroctl.config.step_view import STEP_FIELDS
@@ -42,7 +42,16 @@ def check_steps(
         return
     for path, step in steps:
         _check_repeat(source, path, step, after)
-    scopes = _Scopes(source, steps, after, variables)
+    loops = [
+        (step.repeat.back_to, step.name)
+        for _, step in steps
+        if step.repeat is not None
+        and step.repeat.back_to in {*ancestors(after, step.name), step.name}
+    ]
+    waits = add_loop_ends(after, loops)
+    if not _check_cycle(source, steps, waits, "these loops wait for each other's end"):
+        return
+    scopes = _Scopes(source, after, loops, waits, variables)
     for path, step in steps:
         scopes.check(path, step)
 
@@ -76,7 +85,12 @@ def _check_tool_names(source: Source, path: Path, step: StepSpec, tools: Collect
             source.problem((*path, "tools", index), f"unknown tool {tool!r}", hint=hint)
 
 
-def _check_cycle(source: Source, steps: Placed, after: Mapping[str, tuple[str, ...]]) -> bool:
+def _check_cycle(
+    source: Source,
+    steps: Placed,
+    after: Mapping[str, tuple[str, ...]],
+    what: str = "these steps wait for each other",
+) -> bool:
     """False when steps wait for each other in a circle; then nothing can be said of ancestors."""
     cycle = find_cycle(
         {name: tuple(e for e in edges if e != name) for name, edges in after.items()}
@@ -85,7 +99,7 @@ def _check_cycle(source: Source, steps: Placed, after: Mapping[str, tuple[str, .
         path = next(path for path, step in steps if step.name == cycle[0])
         source.problem(
             (*path, "after"),
-            "these steps wait for each other: " + " -> ".join(cycle),
+            f"{what}: " + " -> ".join(cycle),
             hint="take one of them out of an after; for a loop use repeat",
         )
     return not cycle and all(name not in edges for name, edges in after.items())
@@ -109,12 +123,6 @@ def _check_repeat(
         if not known:
             hint = did_you_mean(back_to, sorted(reachable)) or hint
         source.problem((*path, "repeat", "back_to"), message, hint=hint)
-    if step.for_each is not None:
-        source.problem(
-            (*path, "repeat"),
-            "a step with for_each cannot end a loop: its runs may disagree",
-            hint="put repeat on the step that joins them",
-        )
 
 
 # --- what templates read ------------------------------------------------------------------------
@@ -126,18 +134,16 @@ class _Scopes:
     def __init__(
         self,
         source: Source,
-        steps: Placed,
         after: Mapping[str, tuple[str, ...]],
+        loops: list[tuple[str, str]],
+        waits: Mapping[str, tuple[str, ...]],
         variables: Mapping[str, Any],
     ) -> None:
         self._source = source
         self._after = after
+        self._loops = loops
+        self._waits = waits
         self._variables = variables
-        self._loops = [
-            (step.repeat.back_to, step.name)
-            for _, step in steps
-            if step.repeat is not None and step.repeat.back_to in after
-        ]
 
     def check(self, path: Path, step: StepSpec) -> None:
         """Compile what the step has to render, and check what it reads."""
@@ -150,7 +156,7 @@ class _Scopes:
             self._one((*path, "for_each"), step, step.for_each, base, ListTemplate)
         if step.repeat is not None:
             place = (*path, "repeat", "until")
-            self._one(place, step, step.repeat.until, base | {"output"}, Condition, ends=True)
+            self._one(place, step, step.repeat.until, inner | {"output"}, Condition, ends=True)
 
     def _one(
         self,
@@ -194,7 +200,7 @@ class _Scopes:
     def _check_steps(
         self, path: Path, step: StepSpec, references: References, *, ends: bool
     ) -> None:
-        ended, carried = readable_steps(self._after, self._loops, step.name)
+        ended, carried = readable_steps(self._after, self._loops, self._waits, step.name)
         readable = ended | carried | ({step.name} if ends else set())
         for name, field in sorted(references.steps, key=str):
             if name not in self._after:
