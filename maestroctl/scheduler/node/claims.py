@@ -1,0 +1,76 @@
+"""Who waits for memory, and in which order they are served.
+
+An engine has a *claim* while it is not awake and somebody wants it: stages held for it, a wake by
+hand, or requests frozen in it. An awake engine has one while its stages are held because a budget
+was lowered under it. Claims are served in the order of their oldest wait; a suspended engine whose
+resume deadline has passed precedes them all.
+
+Before `force_after_s` a claim takes free memory and idle victims only, so the model that serves
+now may go on taking stages; after it, busy engines are drained for it. Waiters of one model are
+one claim: they are served together, and orders such as A A B A C B do not thrash.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from maestroctl.domain.engine import EngineStatus
+from maestroctl.scheduler.node.engine_state import EngineState
+from maestroctl.scheduler.node.requests import wants_awake
+from maestroctl.scheduler.node.state import NodeState
+
+S = EngineStatus
+_AT_REST = (S.STOPPED, S.SLEEPING, S.SUSPENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One engine's claim to memory.
+
+    Attributes:
+        urgent: a suspended engine past its resume deadline.
+        admits_only: the engine is awake; it needs its device's overrun to end.
+    """
+
+    engine: EngineState
+    since_s: float
+    force_after_s: float
+    urgent: bool = False
+    admits_only: bool = False
+
+
+def list_claims(state: NodeState) -> list[Claim]:
+    """All claims, first to be served first."""
+    claims = [claim for engine in state.engines.values() if (claim := _claim_of(state, engine))]
+    return sorted(
+        claims, key=lambda claim: (not claim.urgent, claim.since_s, claim.engine.engine_id)
+    )
+
+
+def _claim_of(state: NodeState, engine: EngineState) -> Claim | None:
+    group_wait_s = state.policy.group_wait_s
+    times = [t for t in (engine.oldest_wait_s(), wants_awake(engine)) if t is not None]
+    since_s = min(times, default=None)
+    if engine.status.is_awake:
+        if since_s is None or state.is_open(engine) or not engine.waiting:
+            return None
+        return Claim(engine, since_s, since_s + group_wait_s, admits_only=True)
+    if engine.status not in _AT_REST or engine.give_way_is_final():
+        return None
+    if engine.status is S.STOPPED and engine.not_before_s > state.now_s:
+        return None
+    if engine.status is S.SUSPENDED and engine.running:
+        return _resume_claim(state, engine, since_s)
+    if since_s is None:
+        return None
+    return Claim(engine, since_s, since_s + group_wait_s)
+
+
+def _resume_claim(state: NodeState, engine: EngineState, since_s: float | None) -> Claim:
+    """Frozen requests wait since the suspension; held ones may be older."""
+    deadline_s = engine.since_s + state.policy.resume_deadline_s
+    force_s = deadline_s
+    if since_s is not None:
+        force_s = min(force_s, since_s + state.policy.group_wait_s)
+    oldest_s = engine.since_s if since_s is None else min(since_s, engine.since_s)
+    return Claim(engine, oldest_s, force_s, urgent=state.now_s >= deadline_s)

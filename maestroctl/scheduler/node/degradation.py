@@ -1,0 +1,192 @@
+"""How much must give way, and how far: degradation plans of a node (Maestro Algorithm 2).
+
+Every engine contributes at most one choice from its chain (`residency.GiveWayChoice`), with
+cumulative freed bytes and cost. Deficit and supply are vectors: one figure per device, and the
+host, on which putting an engine to sleep *takes* memory.
+
+| level | action |
+|---|---|
+| 1 | an idle engine sleeps |
+| 2 | a sleeping engine stops, and an idle one that cannot sleep or whose sleep frees too little |
+| 3 | a start that nobody is served by yet is killed |
+| 4 | an active engine is suspended, its open requests frozen |
+| 5 | open stages are aborted |
+
+`LruDegradation` uses levels 1 and 2 in the order of the residency policy. A policy that weighs all
+five implements the same `plan` and is given the same views: the core carries out every action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from maestroctl.domain.ids import HOST_DEVICE, DeviceName, EngineId
+from maestroctl.scheduler.node.residency import GiveWayChoice, VictimView
+
+LEVEL_SLEEP = 1
+LEVEL_STOP = 2
+LEVEL_KILL_START = 3
+LEVEL_SUSPEND = 4
+LEVEL_ABORT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DegradationStep:
+    """One engine gives way."""
+
+    engine_id: EngineId
+    choice: GiveWayChoice
+
+
+@dataclass(frozen=True, slots=True)
+class DegradationPlan:
+    """Steps that together free the deficit, in the order they are to be begun."""
+
+    steps: tuple[DegradationStep, ...]
+
+    @property
+    def level(self) -> int:
+        """Highest level used; 0 for an empty plan."""
+        return max((step.choice.level for step in self.steps), default=0)
+
+    @property
+    def cost_s(self) -> float:
+        """Total cost, seconds."""
+        return sum(step.choice.cost_s for step in self.steps)
+
+    @property
+    def impact(self) -> tuple[int, float, int]:
+        """What is minimised, lexicographically: level, cost, number of items."""
+        return (self.level, self.cost_s, len(self.steps))
+
+
+class DegradationPolicy(Protocol):
+    """Finds a plan, or says that there is none."""
+
+    def plan(
+        self,
+        deficit: Mapping[DeviceName, int],
+        ranked: Sequence[VictimView],
+        host_free_bytes: int,
+        *,
+        may_drain: bool,
+        partial: bool = False,
+    ) -> DegradationPlan | None:
+        """Choose who gives way.
+
+        Args:
+            deficit: bytes missing per device, positive figures only.
+            ranked: engines that may give way, as the residency policy ordered them.
+            host_free_bytes: host memory that sleeping weights may still take.
+            may_drain: busy engines may be told to take nothing new and give way when empty.
+            partial: free as much of the deficit as possible rather than all or nothing.
+
+        Returns:
+            A plan that frees the deficit; None when there is none (never with `partial`).
+        """
+        ...
+
+
+class LruDegradation:
+    """Levels 1 and 2, in the order given; then items that turn out to be redundant are dropped."""
+
+    def __init__(self, max_level: int = LEVEL_STOP) -> None:
+        self._max_level = max_level
+
+    def plan(
+        self,
+        deficit: Mapping[DeviceName, int],
+        ranked: Sequence[VictimView],
+        host_free_bytes: int,
+        *,
+        may_drain: bool,
+        partial: bool = False,
+    ) -> DegradationPlan | None:
+        """See `DegradationPolicy`."""
+        able = [view for view in ranked if may_drain or not view.busy]
+        chosen = _Selection(deficit, host_free_bytes)
+        for level in range(LEVEL_SLEEP, self._max_level + 1):
+            for view in able:
+                if chosen.is_enough():
+                    break
+                choice = _choice_at(view, level, chosen)
+                if choice is not None and chosen.helps(choice):
+                    chosen.put(view.engine_id, choice)
+        if not chosen.is_enough() and not partial:
+            return None
+        chosen.drop_redundant()
+        return chosen.plan(ranked)
+
+
+def _choice_at(view: VictimView, level: int, chosen: _Selection) -> GiveWayChoice | None:
+    """The first choice of that level which the host has room for."""
+    for choice in view.choices:
+        if choice.level == level and chosen.host_has_room(view.engine_id, choice):
+            return choice
+    return None
+
+
+class _Selection:
+    """A choice per engine, what they free together, and whether that is enough."""
+
+    def __init__(self, deficit: Mapping[DeviceName, int], host_free_bytes: int) -> None:
+        self._deficit = deficit
+        self._host_free = host_free_bytes
+        self._chosen: dict[EngineId, GiveWayChoice] = {}
+
+    def freed_bytes(self, device: DeviceName) -> int:
+        return sum(choice.freed_bytes.get(device, 0) for choice in self._chosen.values())
+
+    def is_enough(self) -> bool:
+        return all(self.freed_bytes(device) >= missing for device, missing in self._deficit.items())
+
+    def host_has_room(self, engine_id: EngineId, choice: GiveWayChoice) -> bool:
+        """A choice that takes host memory must find it free, or freed by the others chosen."""
+        takes = -choice.freed_bytes.get(HOST_DEVICE, 0)
+        if takes <= 0:
+            return True
+        before = self._chosen.get(engine_id)
+        own = before.freed_bytes.get(HOST_DEVICE, 0) if before else 0
+        return takes <= self._host_free + self.freed_bytes(HOST_DEVICE) - own
+
+    def helps(self, choice: GiveWayChoice) -> bool:
+        """It frees something on a device that still lacks memory."""
+        return any(
+            self.freed_bytes(device) < missing and choice.freed_bytes.get(device, 0) > 0
+            for device, missing in self._deficit.items()
+        )
+
+    def put(self, engine_id: EngineId, choice: GiveWayChoice) -> None:
+        self._chosen[engine_id] = choice
+
+    def drop_redundant(self) -> None:
+        """Leave out, first chosen first, whatever the rest can do without."""
+        if not self.is_enough():
+            return
+        for engine_id in list(self._chosen):
+            choice = self._chosen.pop(engine_id)
+            if not self.is_enough() or self._host_overdrawn():
+                self._chosen[engine_id] = choice
+
+    def _host_overdrawn(self) -> bool:
+        return self._host_free + self.freed_bytes(HOST_DEVICE) < 0
+
+    def plan(self, ranked: Sequence[VictimView]) -> DegradationPlan:
+        """Stops first: a sleep may need the host memory that they free."""
+        order = {view.engine_id: rank for rank, view in enumerate(ranked)}
+        steps = [DegradationStep(engine_id, choice) for engine_id, choice in self._chosen.items()]
+        steps.sort(
+            key=lambda step: (
+                step.choice.freed_bytes.get(HOST_DEVICE, 0) < 0,
+                order[step.engine_id],
+            )
+        )
+        return DegradationPlan(tuple(steps))
+
+
+DEGRADATION_POLICIES: Mapping[str, Callable[[], DegradationPolicy]] = {
+    "maestroctl": LruDegradation,
+    "maestro": LruDegradation,
+}

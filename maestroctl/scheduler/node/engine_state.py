@@ -1,0 +1,215 @@
+"""Mutable state of one engine and of one stage on a node. One owner: `NodeState`.
+
+An engine exists here for every model the node may run, whatever its status; its process comes and
+goes and is counted by `generation`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from maestroctl.domain.engine import EngineAbilities, EngineStatus, ResidencyTier
+from maestroctl.domain.ids import DeviceName, EngineId, ModelName, StageId
+from maestroctl.domain.llm import ModelProfile, ModelSpec
+from maestroctl.domain.messages import ModelAction
+from maestroctl.domain.stage import ServiceClass
+from maestroctl.scheduler.node.residency import GiveWayAction
+
+
+class StagePlace(StrEnum):
+    """Where a stage is: in exactly one of these."""
+
+    WAITING = "waiting"
+    """Held by the node for its engine."""
+    RUNNING = "running"
+    """Forwarded to the engine."""
+    LEAVING = "leaving"
+    """Aborted by us; the host has not yet said that its relay is over."""
+
+
+class OrderCause(StrEnum):
+    """Who wants an engine to give way."""
+
+    CLAIM = "claim"
+    """Another engine's waiters; called off when they no longer need it."""
+    BUDGET = "budget"
+    """Booked memory is above a lowered budget; called off when it no longer is."""
+    HAND = "hand"
+    """A person; carried out whatever others need."""
+
+
+class EffectKind(StrEnum):
+    """Effects on an engine that are answered by `TransitionFinished` or `TransitionFailed`."""
+
+    START = "start"
+    WAKE = "wake"
+    SLEEP = "sleep"
+    SUSPEND = "suspend"
+    RESUME = "resume"
+    STOP = "stop"
+
+
+@dataclass(slots=True)
+class StageState:
+    """A stage the node has taken.
+
+    Attributes:
+        kv_bytes: its sequence booking, whole blocks.
+        held_since_s: when it was taken.
+        order: sequence number of its arrival; breaks ties of `key`.
+        protected: its engine was activated for it and is no victim before it has left.
+    """
+
+    stage_id: StageId
+    attempt: int
+    engine_id: EngineId
+    epoch: int
+    service_class: ServiceClass
+    key: float
+    kv_bytes: int
+    held_since_s: float
+    order: int
+    place: StagePlace = StagePlace.WAITING
+    first_byte: bool = False
+    protected: bool = False
+
+
+@dataclass(slots=True)
+class PendingEffect:
+    """The effect in flight on an engine."""
+
+    effect_id: int
+    kind: EffectKind
+    tier: ResidencyTier
+    locked: bool
+    """It holds the transition locks of the engine's devices."""
+
+
+@dataclass(slots=True)
+class GiveWayOrder:
+    """An engine is to give way as soon as its stages have left and its devices are free."""
+
+    action: GiveWayAction
+    cause: OrderCause
+    confirmed: bool = True
+    """Still wanted by the reconciliation in hand; only CLAIM and BUDGET orders are ever not."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandRequest:
+    """A wake, sleep or evict by hand that is not answered yet."""
+
+    request_id: int
+    action: ModelAction
+    at_s: float
+
+
+@dataclass(slots=True)
+class EngineState:
+    """One engine. Changed by the modules of this package only, through `NodeState`.
+
+    Attributes:
+        profile: None for unmanaged engines without one.
+        devices: where it runs, or ran last; empty for unmanaged ones.
+        kv_limit_bytes: booked KV limit per device; `kv_base_bytes` is what it was started with.
+        kv_booked_bytes: sequence bookings of `running`; `kv_waiting_bytes` those of `waiting`.
+        running: forwarded stages, LEAVING ones included.
+        reading_bytes: last reading per device; the booking never falls below it at rest.
+        host_reading_bytes: the same for the host, while asleep at tier HOST.
+        num_protected: protected stages in `waiting` and `running`.
+        last_effect_id: newest effect id ever issued for this engine.
+        doomed: becomes FAILED instead of STOPPED when its process is gone.
+        last_good_s: when it last finished a stage well since it was activated.
+        prewarm_expected_s: activated on advice for about then; None once it has served.
+        prewarm_until_s: gives up an unused prewarm at this time.
+    """
+
+    engine_id: EngineId
+    model: ModelName
+    spec: ModelSpec
+    profile: ModelProfile | None
+    abilities: EngineAbilities
+    max_batch: int
+    status: EngineStatus = EngineStatus.STOPPED
+    tier: ResidencyTier = ResidencyTier.DISK
+    generation: int = 0
+    devices: tuple[DeviceName, ...] = ()
+    kv_limit_bytes: int = 0
+    kv_base_bytes: int = 0
+    kv_booked_bytes: int = 0
+    kv_waiting_bytes: int = 0
+    waiting: dict[StageId, StageState] = field(default_factory=dict)
+    running: dict[StageId, StageState] = field(default_factory=dict)
+    num_protected: int = 0
+    reading_bytes: int = 0
+    host_reading_bytes: int = 0
+    pending: PendingEffect | None = None
+    last_effect_id: int = 0
+    give_way: GiveWayOrder | None = None
+    requests: list[HandRequest] = field(default_factory=list)
+    pinned: bool = False
+    since_s: float = 0.0
+    idle_since_s: float | None = None
+    last_used_s: float = 0.0
+    failures: int = 0
+    failure: str | None = None
+    doomed: bool = False
+    not_before_s: float = 0.0
+    last_good_s: float | None = None
+    stop_failures: int = 0
+    stop_retry_s: float = 0.0
+    prewarm_expected_s: float | None = None
+    prewarm_until_s: float | None = None
+    _block_tokens: int = 1
+    _block_bytes: int = 0
+    _max_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        # Figures of the profile that the hot path needs; no KV is booked on unmanaged engines.
+        if self.profile is not None and self.abilities.managed:
+            self._block_tokens = self.profile.block_tokens
+            self._block_bytes = self.profile.block_tokens * self.profile.kv_bytes_per_token
+            self._max_tokens = self.profile.max_model_len
+
+    def kv_bytes(self, num_tokens: int) -> int:
+        """Sequence booking of `num_tokens`: whole blocks, at most one sequence of full length.
+
+        The same figure as `estimate_sequence_kv_bytes`, without its calls.
+        """
+        tokens = num_tokens if num_tokens < self._max_tokens else self._max_tokens
+        return -(-tokens // self._block_tokens) * self._block_bytes
+
+    @property
+    def kv_capacity_bytes(self) -> int:
+        """KV limit, or the one it would be started with."""
+        if self.status.has_process or self.profile is None:
+            return self.kv_limit_bytes
+        return self.profile.kv_pool_bytes
+
+    @property
+    def num_stages(self) -> int:
+        """Stages held and forwarded."""
+        return len(self.running) + len(self.waiting)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Its process did not go when told to: its memory may never come back."""
+        return self.status is EngineStatus.STOPPING and self.stop_failures > 0
+
+    def give_way_is_final(self) -> bool:
+        """A person told it to give way: that comes first."""
+        return self.give_way is not None and self.give_way.cause is OrderCause.HAND
+
+    def need_profile(self) -> ModelProfile:
+        """The profile of a managed engine, which always has one."""
+        assert self.profile is not None, self.engine_id
+        return self.profile
+
+    def waiters_in_order(self) -> list[StageState]:
+        """Held stages, lowest key first, then by arrival."""
+        return sorted(self.waiting.values(), key=lambda stage: (stage.key, stage.order))
+
+    def oldest_wait_s(self) -> float | None:
+        """When the stage that has been held longest was taken."""
+        return min((stage.held_since_s for stage in self.waiting.values()), default=None)

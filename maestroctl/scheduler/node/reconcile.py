@@ -1,0 +1,303 @@
+"""Room for those who wait: what to begin next (Maestro Algorithms 1 and 2 meet here).
+
+Theory of operation. `reconcile` is level-triggered: it looks at the tables as they are and begins
+whatever can be begun. It runs after every event that could let a waiter go on, never on the hot
+path, and needs no memory of its own decisions beyond the orders on the engines: a plan whose step
+failed, whose beneficiary went away or which became unnecessary simply is not found again, and its
+orders are called off. One pass:
+
+1. What is due: cool-downs, time to live, unused prewarms, stops to be repeated.
+2. Orders given by hand.
+3. A budget lowered below the books: idle engines give way, as far as it helps.
+4. Claims, first come first served (`claims`). For each:
+   a. free memory for the full KV pool (counting what is on its way back): activate, or wait;
+   b. idle victims for the full pool;
+   c. a smaller pool that fits now; d. the least pool; e. idle victims for it;
+   f. once the oldest waiter has waited `group_wait_s`: busy victims, which drain first;
+   g. wait, when the memory of others could be enough one day; else refuse with the shortfall.
+   What an earlier claim waits for is promised to it: later claims do not take it.
+5. Orders that no claim needed this time are called off.
+
+Only one transition per device is in flight; whoever comes later in this order waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from maestroctl.domain.engine import EngineStatus
+from maestroctl.domain.ids import EngineId
+from maestroctl.domain.messages import ModelAction
+from maestroctl.domain.outcome import Outcome
+from maestroctl.domain.units import format_bytes
+from maestroctl.scheduler.node.claims import Claim, list_claims
+from maestroctl.scheduler.node.degradation import DegradationPlan
+from maestroctl.scheduler.node.due import run_due
+from maestroctl.scheduler.node.engine_state import EngineState, OrderCause
+from maestroctl.scheduler.node.orders import (
+    apply_plan,
+    call_off_unconfirmed,
+    doubt_orders,
+    run_order,
+)
+from maestroctl.scheduler.node.placement import Activation, list_activations, start_with
+from maestroctl.scheduler.node.requests import fail_requests
+from maestroctl.scheduler.node.room import Room
+from maestroctl.scheduler.node.shutdown import step_shutdown
+from maestroctl.scheduler.node.stages import refuse_waiters
+from maestroctl.scheduler.node.state import NodeState
+from maestroctl.scheduler.node.transitions import (
+    abort_frozen,
+    begin_resume,
+    begin_start,
+    begin_wake,
+)
+from maestroctl.scheduler.node.victims import is_immovable, rank_victims
+
+S = EngineStatus
+
+
+def reconcile(state: NodeState) -> None:
+    """Begin whatever can be begun, until nothing changes.
+
+    Raises:
+        InvariantViolation: the passes do not settle.
+    """
+    for _ in range(8 + 4 * len(state.engines)):
+        state.dirty = False
+        run_due(state)
+        if state.shutdown is not None:
+            step_shutdown(state)
+        else:
+            _Pass(state).run()
+        if not state.dirty:
+            return
+    raise state.violation("reconciliation does not settle")
+
+
+def try_prewarm(state: NodeState, engine: EngineState, expected_at_s: float) -> str:
+    """Activate an engine on advice, into memory that is free now and wanted by nobody.
+
+    Returns:
+        Empty when begun, else why not.
+    """
+    if engine.status not in (S.STOPPED, S.SLEEPING):
+        return f"engine is {engine.status}"
+    if engine.status is S.STOPPED and engine.model in state.never_fits:
+        return state.never_fits[engine.model]
+    if state.contended or list_claims(state) or engine.not_before_s > state.now_s:
+        return "others wait, or it backs off"
+    room = Room(state)
+    for option in list_activations(state, engine, least=False):
+        if not room.shortage(engine, option, coming=False) and not room.is_locked(option):
+            engine.prewarm_expected_s = expected_at_s
+            _begin(state, engine, option, "prewarm advised")
+            return ""
+    return "no free headroom"
+
+
+def _begin(state: NodeState, engine: EngineState, option: Activation, reason: str) -> None:
+    """Activate an engine at rest; memory and locks were checked."""
+    starts = engine.status is S.STOPPED
+    kv_limit = format_bytes(option.kv_limit_bytes)
+    state.record(
+        "residency",
+        engine.engine_id,
+        "start" if starts else "wake",
+        f"{reason}, {len(engine.waiting)} waiting, KV limit {kv_limit}",
+    )
+    engine.give_way = None
+    if starts:
+        begin_start(state, engine, option.devices, option.kv_limit_bytes)
+    elif engine.status is S.SLEEPING:
+        begin_wake(state, engine)
+    else:
+        begin_resume(state, engine)
+
+
+class _Pass:
+    """One look at everybody who waits. Lives for one decision."""
+
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
+        self._room = Room(state)
+        self._group_timers: list[EngineId] = []
+        self._later: tuple[EngineId, ...] = ()  # engines whose claims come after the one in hand
+
+    def run(self) -> None:
+        """Steps 2 to 5."""
+        state = self._state
+        doubt_orders(state)
+        self._room.count_coming()
+        for engine in state.engines.values():
+            if engine.give_way_is_final():
+                run_order(state, engine)
+        self._relieve_overrun()
+        claims = list_claims(state)
+        for position, claim in enumerate(claims):
+            self._later = tuple(later.engine.engine_id for later in claims[position + 1 :])
+            if claim.admits_only:
+                self._serve_admission(claim)
+            else:
+                self._serve(claim)
+        call_off_unconfirmed(state)
+        self._drop_group_timers()
+        state.contended = bool(
+            state.books.overrun
+            or list_claims(state)
+            or any(engine.give_way is not None for engine in state.engines.values())
+        )
+
+    def _serve(self, claim: Claim) -> None:
+        """Steps 4a to 4g."""
+        engine = claim.engine
+        full = list_activations(self._state, engine, least=False)
+        if self._take_or_wait(engine, full):  # a
+            return
+        if self._make_room(claim, full, may_drain=False):  # b
+            return
+        least = full
+        if engine.status is S.STOPPED:
+            if self._take_or_wait(engine, self._shrink(engine, full)):  # c
+                return
+            least = list_activations(self._state, engine, least=True)
+            if self._take_or_wait(engine, least):  # d
+                return
+            if self._make_room(claim, least, may_drain=False):  # e
+                return
+        self._contend(claim, least)
+
+    def _take_or_wait(self, engine: EngineState, options: Sequence[Activation]) -> bool:
+        """Begin one of the options, or wait for its memory or its lock; False = none fits."""
+        room = self._room
+        fitting = [o for o in options if not room.shortage(engine, o, coming=False)]
+        for option in sorted(fitting, key=self._by_free_memory):
+            if not room.is_locked(option):
+                _begin(self._state, engine, option, "wanted")
+                return True
+        covered = fitting or [o for o in options if not room.shortage(engine, o, coming=True)]
+        if covered:
+            room.promise(engine, covered[0])
+        return bool(covered)
+
+    def _by_free_memory(self, option: Activation) -> tuple[int, tuple[str, ...]]:
+        """Most free memory first, then the first devices."""
+        free = min((self._state.books.free_bytes(device) for device in option.devices), default=0)
+        return (-free, option.devices)
+
+    def _shrink(self, engine: EngineState, full: Sequence[Activation]) -> list[Activation]:
+        """Starts with the largest KV limit that fits beside what is there."""
+        profile = engine.need_profile()
+        shrunk = []
+        for option in full:
+            shortage = self._room.shortage(engine, option, coming=False)
+            kv_limit = option.kv_limit_bytes - max(shortage.values(), default=0)
+            if kv_limit >= profile.kv_least_bytes:
+                shrunk.append(start_with(profile, option.devices, kv_limit))
+        return shrunk
+
+    def _make_room(self, claim: Claim, options: Sequence[Activation], *, may_drain: bool) -> bool:
+        """Tell victims to give way for one of the options; False = there are not enough."""
+        found = self._find_plan(claim, options, may_drain=may_drain)
+        if found is None:
+            return False
+        plan, option = found
+        engine = claim.engine
+        reason = f"room for {engine.engine_id}"
+        apply_plan(self._state, self._room, plan, OrderCause.CLAIM, reason)
+        self._room.promise(engine, option)
+        return True
+
+    def _find_plan(
+        self, claim: Claim, options: Sequence[Activation], *, may_drain: bool
+    ) -> tuple[DegradationPlan, Activation] | None:
+        """The plan of least impact over the options, and the option it is for."""
+        state, room = self._state, self._room
+        later = self._later if may_drain else ()
+        ranked = rank_victims(state, claim.engine.engine_id, later)
+        found = []
+        for option in options:
+            short = room.shortage(claim.engine, option, coming=True)
+            plan = state.degradation.plan(
+                short, ranked, room.host_free_bytes(), may_drain=may_drain
+            )
+            if plan is not None and plan.steps:
+                found.append((plan, option))
+        return min(found, key=lambda pair: (pair[0].impact, pair[1].devices), default=None)
+
+    def _contend(self, claim: Claim, options: Sequence[Activation]) -> None:
+        """Steps 4f and 4g: idle engines are not enough."""
+        state = self._state
+        forced = state.now_s >= claim.force_after_s
+        if forced and self._make_room(claim, options, may_drain=True):
+            return
+        possible = [o for o in options if not self._room.shortage_ever(claim.engine, o)]
+        if not possible:
+            self._give_up(claim, options)
+        elif forced:
+            self._room.promise(claim.engine, possible[0])
+        else:
+            self._wait_for_group(claim)
+
+    def _give_up(self, claim: Claim, options: Sequence[Activation]) -> None:
+        """Nobody's memory would be enough: refuse with the shortfall."""
+        state, engine = self._state, claim.engine
+        shortfalls = [self._room.shortage_ever(engine, option) for option in options]
+        shortfall = min(shortfalls, key=lambda short: sum(short.values()), default={})
+        missing = ", ".join(f"{format_bytes(n)} on {device}" for device, n in shortfall.items())
+        reason = f"no room for {engine.model!r}: {missing or 'a device'} short"
+        refuse_waiters(state, engine, reason, shortfall=shortfall)
+        fail_requests(state, engine, [ModelAction.WAKE], reason)
+        if claim.urgent:
+            abort_frozen(state, engine, Outcome.PREEMPTED, reason)
+
+    def _serve_admission(self, claim: Claim) -> None:
+        """An awake engine whose device is overrun: others make room, or its waiters go."""
+        state, engine = self._state, claim.engine
+        short = {d: n for d, n in self._room.overrun().items() if d in engine.devices}
+        if not short:
+            return
+        ranked = rank_victims(state, engine.engine_id, self._later)
+        plan = state.degradation.plan(short, ranked, self._room.host_free_bytes(), may_drain=True)
+        if plan is not None and state.now_s >= claim.force_after_s:
+            reason = f"overrun under {engine.engine_id}"
+            apply_plan(state, self._room, plan, OrderCause.CLAIM, reason)
+        elif plan is not None:
+            self._wait_for_group(claim)
+        elif any(short[d] > self._movable_bytes(engine, d) for d in short):
+            reason = f"memory of this node was lowered below what {engine.model!r} holds"
+            refuse_waiters(state, engine, reason, shortfall=short)
+
+    def _movable_bytes(self, engine: EngineState, device: str) -> int:
+        """What engines other than this one could give back on `device` one day."""
+        return sum(
+            size
+            for other in self._state.engines.values()
+            if other is not engine and not is_immovable(other)
+            for name, size in self._state.books.holding(other.engine_id).items()
+            if name == device
+        )
+
+    def _relieve_overrun(self) -> None:
+        """Step 3."""
+        state = self._state
+        short = self._room.overrun()
+        if not short:
+            return
+        ranked = rank_victims(state, None)
+        host_free = self._room.host_free_bytes()
+        plan = state.degradation.plan(short, ranked, host_free, may_drain=False, partial=True)
+        if plan is not None and plan.steps:
+            reason = "booked memory is above the budget"
+            apply_plan(state, self._room, plan, OrderCause.BUDGET, reason)
+
+    def _wait_for_group(self, claim: Claim) -> None:
+        """Let whoever serves go on until the oldest waiter has waited its time."""
+        self._state.want_timer("group", claim.engine, claim.force_after_s)
+        self._group_timers.append(claim.engine.engine_id)
+
+    def _drop_group_timers(self) -> None:
+        keep = {f"group:{engine_id}" for engine_id in self._group_timers}
+        for timer_id in [t for t in self._state.timers if t.startswith("group:")]:
+            if timer_id not in keep:
+                self._state.drop_timer(timer_id)
