@@ -43,6 +43,8 @@ class StageHeaders:
     KEY = "X-Maestro-Key"
     REFUSED = "X-Maestro-Refused"
     """Set on a 503 of the daemon itself: the body is a JSON `StageRefusal`."""
+    ACTIVATION = "X-Maestro-Activation"
+    """On an answer: ``wake SECONDS`` or ``start SECONDS`` that the stage waited for."""
     ABORTED = "X-Maestro-Aborted"
     """Set on a 503 of the daemon itself: the stage was aborted; the value is its outcome."""
 

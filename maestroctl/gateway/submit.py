@@ -44,11 +44,25 @@ class StageCall:
 class StageReply(Protocol):
     """An answer whose first byte has come."""
 
-    status: int
-    content_type: str
-    model: ModelName
-    usage: Usage | None
-    """Set once `chunks` is exhausted, where the engine said it."""
+    @property
+    def status(self) -> int:
+        """HTTP status of the engine's answer."""
+        ...
+
+    @property
+    def content_type(self) -> str:
+        """Of the engine's answer, parameters included."""
+        ...
+
+    @property
+    def model(self) -> ModelName:
+        """The model that answers."""
+        ...
+
+    @property
+    def usage(self) -> Usage | None:
+        """Exact counts once `chunks` is exhausted, where the engine said them."""
+        ...
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Body bytes as they arrive, ready to be forwarded.
@@ -62,9 +76,8 @@ class StageReply(Protocol):
         """
         ...
 
-
     def leave(self) -> None:
-        """Withdraw the stage without reading (on); for a reply whose caller has gone. Idempotent."""
+        """Withdraw the stage, read or not; for a reply whose caller has gone. Idempotent."""
         ...
 
 

@@ -173,7 +173,8 @@ class MetaRow:
 
 Row = JobRow | StepResultRow | StageAttemptRow | ObservationRow | DecisionRow | MetaRow
 
-_ENCODER = msgspec.json.Encoder()
+_ENCODER = msgspec.json.Encoder(enc_hook=dict)
+"""`dict` for the read-only mappings that frozen records may hold."""
 
 
 def decision_row(record: DecisionRecord, at: float) -> DecisionRow:

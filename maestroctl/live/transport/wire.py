@@ -23,6 +23,10 @@ MAX_LINE_BYTES = 16 << 20
 Incoming = TypeVar("Incoming")
 
 
+_ENCODER = msgspec.json.Encoder(enc_hook=dict)
+"""`dict` for the read-only mappings that frozen records may hold."""
+
+
 class _Envelope(msgspec.Struct):
     type: str
     body: msgspec.Raw
@@ -91,7 +95,7 @@ class ControlConnection(Generic[Incoming]):
 
 def encode(message: object) -> bytes:
     """One line for `message`, which is a dataclass of `domain.messages`."""
-    body = msgspec.json.encode(message)
+    body = _ENCODER.encode(message)
     return b'{"type":"' + type(message).__name__.encode() + b'","body":' + body + b"}\n"
 
 

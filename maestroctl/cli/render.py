@@ -1,0 +1,135 @@
+"""Tables. Every one fits 80 columns; wider terminals show more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from maestroctl.domain.units import format_bytes, format_seconds
+
+_STATUS_STYLE = {
+    "active": "bold green",
+    "idle": "green",
+    "sleeping": "blue",
+    "suspended": "blue",
+    "stopped": "dim",
+    "failed": "bold red",
+    "finished": "green",
+    "running": "bold green",
+    "cancelled": "yellow",
+    "interrupted": "yellow",
+}
+
+
+def table(*columns: str | tuple[str, str]) -> Table:
+    """An empty table; a column is its heading, or heading and alignment."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        name, justify = (column, "left") if isinstance(column, str) else column
+        made.add_column(name, justify=justify, overflow="fold", no_wrap=False)  # type: ignore[arg-type]
+    return made
+
+
+def status_text(status: str) -> Text:
+    """A state in its colour."""
+    return Text(status, style=_STATUS_STYLE.get(status, "yellow"))
+
+
+def seconds_text(value: float | None) -> str:
+    """A duration, or a dash."""
+    return "–" if value is None else format_seconds(value)
+
+
+def bytes_text(value: float | None) -> str:
+    """A size, or a dash."""
+    return "–" if value is None else format_bytes(value)
+
+
+def time_text(unix_s: float | None) -> str:
+    """Local time of day, with the date when it was not today."""
+    if unix_s is None:
+        return "–"
+    moment = datetime.fromtimestamp(unix_s).astimezone()
+    today = datetime.now().astimezone().date()
+    return moment.strftime("%H:%M:%S" if moment.date() == today else "%Y-%m-%d %H:%M")
+
+
+def engines_table(models: Iterable[Mapping[str, Any]]) -> Table:
+    """`ps`: model × node."""
+    made = table(
+        "MODEL", "NODE", "STATE", ("WEIGHTS", "right"), ("KV", "right"), ("RUN", "right"),
+        ("WAIT", "right"), ("IDLE", "right"),
+    )  # fmt: skip
+    for row in models:
+        state = status_text(row["status"])
+        if row.get("pinned"):
+            state.append(" pinned", style="magenta")
+        made.add_row(
+            row["model"],
+            row["node"] or "–",
+            state,
+            bytes_text(row["weights_bytes"]) if row["weights_bytes"] else "–",
+            bytes_text(row["kv_limit_bytes"]) if row["kv_limit_bytes"] else "–",
+            str(row["num_running"]),
+            str(row["num_waiting"]),
+            seconds_text(row["idle_s"]),
+        )
+    return made
+
+
+def devices_table(devices: Iterable[Mapping[str, Any]]) -> Table:
+    """Memory of each device as booked and as read."""
+    made = table("NODE", "DEVICE", ("BUDGET", "right"), ("BOOKED", "right"), ("USED", "right"))
+    for row in devices:
+        made.add_row(
+            row["node"],
+            row["device"],
+            bytes_text(row["budget_bytes"]),
+            bytes_text(row["booked_bytes"]),
+            bytes_text(row["used_bytes"]),
+        )
+    return made
+
+
+def jobs_table(jobs: Iterable[Mapping[str, Any]]) -> Table:
+    """`jobs`, newest first."""
+    made = table("JOB", "WORKFLOW", "CLASS", "STATUS", "SUBMITTED", ("TOOK", "right"))
+    for job in jobs:
+        ended, began = job["finished_at"], job["submitted_at"]
+        made.add_row(
+            job["job_id"],
+            job["workflow"] or "–",
+            job["class"],
+            status_text(job["status"]),
+            time_text(began),
+            seconds_text(None if ended is None else ended - began),
+        )
+    return made
+
+
+def stages_table(stages: Iterable[Mapping[str, Any]], *, with_model: bool = True) -> Table:
+    """Stages of a job: what each waited for and what it cost."""
+    made = table(
+        "STAGE", "ROLE", *(["MODEL"] if with_model else []), ("WAIT", "right"),
+        ("WAKE/START", "right"), ("FIRST", "right"), ("TOKENS", "right"), ("TOTAL", "right"),
+    )  # fmt: skip
+    for stage in stages:
+        activation = stage["activation"]
+        cells = [
+            stage["step"] or "request",
+            stage["role"],
+            *([stage["model"]] if with_model else []),
+            seconds_text(stage["wait_s"]),
+            f"{activation} {format_seconds(stage['activation_s'])}" if activation else "–",
+            seconds_text(stage["ttft_s"]),
+            "–" if stage["output_tokens"] is None else str(stage["output_tokens"]),
+            seconds_text(stage["total_s"]),
+        ]
+        outcome = stage["outcome"]
+        made.add_row(*cells, style=None if outcome in (None, "finished") else "red")
+    return made

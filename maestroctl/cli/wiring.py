@@ -1,0 +1,165 @@
+"""Puts a coordinator together: store, core, host, nodes, workflow runner, gateway.
+
+The one place where all parts meet. `serve` and `demo` use the same `Coordinator`.
+
+Start: own the state -> new epoch -> core and host -> nodes -> resume jobs -> gateway.
+End:   gateway refuses -> stages drain (or are interrupted) -> nodes stop their engines -> state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from maestroctl.config.home import home_dir
+from maestroctl.domain.fleet import FleetSpec
+from maestroctl.domain.ids import NodeName
+from maestroctl.domain.messages import PROTOCOL_VERSION, CoordinatorHello
+from maestroctl.errors import FleetError, MaestroError
+from maestroctl.gateway.app import create_app
+from maestroctl.gateway.server import GatewayServer
+from maestroctl.live.coordinator.control import Control
+from maestroctl.live.coordinator.host import CoordinatorHost
+from maestroctl.live.coordinator.jobs import JobDesk
+from maestroctl.live.coordinator.local_node import LocalNode
+from maestroctl.live.coordinator.node_link import NodeLink
+from maestroctl.live.coordinator.prior import predict_prior
+from maestroctl.scheduler.coordinator_core import CoordinatorCore
+from maestroctl.scheduler.events import ShutdownRequested
+from maestroctl.store.database import Store
+from maestroctl.store.journal import Journal
+from maestroctl.telemetry.exposition import Telemetry
+
+_NODE_STOP_LIMIT_S = 60.0
+"""A node that has not stopped its engines after this is killed; its next start sweeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorOptions:
+    """What the command line adds to the fleet file.
+
+    Attributes:
+        home: data folder; node state lives below it.
+        debug: node daemons log more.
+        notify: told in one line what a person should know (a store outage, a job resumed).
+    """
+
+    home: Path = field(default_factory=lambda: home_dir(os.environ))
+    debug: bool = False
+    notify: Callable[[str], None] = lambda _: None
+
+
+class Coordinator:
+    """One coordinator from `start` to `stop`.
+
+    Raises (from `start`):
+        StoreError: the state cannot be used; StateLocked when another coordinator has it.
+        FleetError: the fleet asks for what this build cannot do.
+        ConfigError: the address is in use.
+    """
+
+    def __init__(self, fleet: FleetSpec, options: CoordinatorOptions) -> None:
+        self.fleet = fleet
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._options = options
+        self._local: dict[NodeName, LocalNode] = {}
+        self._links: list[asyncio.Task[None]] = []
+        self._stack = contextlib.AsyncExitStack()
+
+    async def start(self) -> None:
+        """Everything up; returns when requests are taken (models may still be preparing)."""
+        async with contextlib.AsyncExitStack() as stack:
+            store = stack.enter_context(Store.open(self.fleet.coordinator.state))
+            store.interrupt_external(time.time())
+            self.epoch = store.next_epoch()
+            self.journal = Journal(store, on_error=self._store_trouble)
+            stack.push_async_callback(self.journal.close)
+            self.telemetry = Telemetry(self.journal)
+            core = CoordinatorCore(self.fleet, self.epoch)
+            self.host = CoordinatorHost(
+                self.fleet, core, self.journal, self.telemetry, predict_prior, self._on_bug
+            )
+            stack.callback(self.host.close)
+            self.desk = JobDesk(self.host, store, self.journal, self._options.notify)
+            stack.push_async_callback(self.desk.close)
+            self.control = Control(self.host, self.desk, store, self.journal)
+            app = create_app(self.host, self.control, self.telemetry.render)
+            address = self.fleet.coordinator
+            self.gateway = GatewayServer(app, address.host, address.port)
+            await self.gateway.start()
+            stack.push_async_callback(self.gateway.stop)
+            self._connect_nodes(stack)
+            await self.desk.resume()
+            self._stack = stack.pop_all()
+
+    @property
+    def url(self) -> str:
+        """Where the gateway listens."""
+        return self.gateway.url
+
+    async def drain(self, limit_s: float) -> None:
+        """Take nothing new; return when what runs has finished, or after `limit_s`."""
+        self.desk.pause()
+        self.host.post(ShutdownRequested(drain=True))
+        await self.gateway.drain(limit_s)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.host.calls.wait_empty(), limit_s)
+
+    async def stop(self) -> None:
+        """Interrupt what still runs, stop every engine and daemon of ours, close the state."""
+        self.desk.pause()
+        self.host.post(ShutdownRequested(drain=False))
+        await self.gateway.stop()
+        await asyncio.gather(*(self._stop_node(name) for name in self.host.links))
+        for task in self._links:
+            task.cancel()
+        await asyncio.gather(*self._links, return_exceptions=True)
+        await self._stack.aclose()
+
+    # --------------------------------------------------------------------------------------------
+
+    def _connect_nodes(self, stack: contextlib.AsyncExitStack) -> None:
+        for name, spec in self.fleet.nodes.items():
+            if spec.host is not None:
+                raise FleetError(
+                    f"node {name!r} is on {spec.host!r}: nodes on other machines need"
+                    " `maestroctl deploy`, which this version does not have yet",
+                    hint="leave `host` out to run the node on this machine",
+                )
+            local = LocalNode(name, self._options.home / "nodes" / name, debug=self._options.debug)
+            link = NodeLink(name, local.sockets, self._hello(name), self.host, local.ensure)
+            self.host.links[name] = link
+            self._local[name] = local
+            stack.push_async_callback(link.close)
+            self._links.append(asyncio.create_task(link.run()))
+
+    def _hello(self, name: NodeName) -> Callable[[], CoordinatorHello]:
+        spec = self.fleet.nodes[name]
+        models = [m for m in self.fleet.models.values() if not spec.models or m.name in spec.models]
+        hello = CoordinatorHello(
+            protocol=PROTOCOL_VERSION,
+            epoch=self.epoch,
+            node=spec,
+            policy=self.fleet.policy,
+            models=tuple(models),
+            engines=tuple(self.fleet.engines.values()),
+        )
+        return lambda: hello
+
+    async def _stop_node(self, name: NodeName) -> None:
+        link = self.host.links[name]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(link.shut_down(drain=False), _NODE_STOP_LIMIT_S)
+        await self._local[name].wait_gone(_NODE_STOP_LIMIT_S)
+
+    def _store_trouble(self, error: MaestroError) -> None:
+        self._options.notify(f"the state database refuses: {error}")
+
+    def _on_bug(self, exc: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(exc)

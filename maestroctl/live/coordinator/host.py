@@ -1,0 +1,200 @@
+"""Owns `CoordinatorCore`: gives it events one at a time and carries out its effects.
+
+A stage comes in through `run` (from the gateway or from a workflow step), its effects go to its
+own task (`stage_call`), its times to the ledger. Jobs go to the workflow runner. Nodes report
+through their links. An `InvariantViolation` of the core stops the coordinator with its story.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, assert_never
+
+import aiohttp
+
+from maestroctl.domain.fleet import FleetSpec
+from maestroctl.domain.ids import NodeName
+from maestroctl.domain.llm import EngineKind
+from maestroctl.domain.messages import Prewarm
+from maestroctl.domain.prediction import Prediction
+from maestroctl.domain.records import DecisionRecord
+from maestroctl.domain.snapshot import NodeSnapshot
+from maestroctl.domain.stage import StageDescriptor, StageText
+from maestroctl.gateway.submit import StageCall, StageReply
+from maestroctl.live.coordinator.event_bus import EventBus
+from maestroctl.live.coordinator.node_link import NodeLink
+from maestroctl.live.coordinator.stage_call import StageCalls
+from maestroctl.live.coordinator.stage_ledger import StageLedger
+from maestroctl.live.timers import LoopTimers, core_now_s
+from maestroctl.scheduler.coordinator_core import CoordinatorCore
+from maestroctl.scheduler.effects import (
+    AdvisePrewarm,
+    CancelTimer,
+    CoordinatorEffect,
+    DispatchStage,
+    FinishJob,
+    PrepareStep,
+    RecordDecision,
+    ResolveStage,
+    RunStep,
+    SetTimer,
+    WithdrawStage,
+)
+from maestroctl.scheduler.events import (
+    CoordinatorEvent,
+    NodeLost,
+    NodeSnapshotReceived,
+    StageArrived,
+    StageEnded,
+    StageStarted,
+    TimerFired,
+)
+from maestroctl.store.journal import Journal
+from maestroctl.telemetry.exposition import Telemetry
+
+JobEffect = PrepareStep | RunStep | FinishJob
+Predict = Callable[[StageDescriptor, StageText], Prediction]
+
+
+class CoordinatorHost:
+    """Runs one `CoordinatorCore` on the event loop; a `StageService` and a `LinkListener`.
+
+    Args:
+        core: its owner is this host.
+        predict: what is known of a stage before it runs.
+        on_bug: called once with an error that must end the coordinator.
+    """
+
+    def __init__(
+        self,
+        fleet: FleetSpec,
+        core: CoordinatorCore,
+        journal: Journal,
+        telemetry: Telemetry,
+        predict: Predict,
+        on_bug: Callable[[BaseException], None],
+    ) -> None:
+        self.fleet = fleet
+        self.core = core
+        self.bus = EventBus()
+        self.links: dict[NodeName, NodeLink] = {}
+        self.snapshots: dict[NodeName, NodeSnapshot] = {}
+        self.wall_offset_s = time.time() - core_now_s()
+        self.now_s = core_now_s
+        self.ledger = StageLedger(journal, telemetry, self.bus, core_now_s, self.wall_offset_s)
+        self.calls = StageCalls(self.post, self._session, self._engine_body, self.ledger.activated)
+        self.carry_out_job: Callable[[JobEffect], None] = _no_jobs
+        self._telemetry = telemetry
+        self._predict = predict
+        self._on_bug = on_bug
+        self._timers = LoopTimers(lambda timer_id: self.post(TimerFired(timer_id)))
+        self._events: deque[CoordinatorEvent] = deque()
+        self._handling = False
+
+    # --- events in, effects out -----------------------------------------------------------------
+
+    def post(self, event: CoordinatorEvent) -> None:
+        """Handle the event and carry out what follows; events posted meanwhile wait their turn."""
+        self._events.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._events:
+                event = self._events.popleft()
+                now_s = self.now_s()
+                self._observe(event, now_s)
+                for effect in self.core.handle(event, now_s):
+                    self._carry_out(effect, now_s)
+        except Exception as exc:
+            self._on_bug(exc)
+        finally:
+            self._handling = False
+
+    def _observe(self, event: CoordinatorEvent, now_s: float) -> None:
+        match event:
+            case StageArrived():
+                self.ledger.arrived(event)
+            case StageStarted():
+                self.ledger.started(event, now_s)
+            case StageEnded():
+                self.ledger.ended(event, now_s)
+            case _:
+                pass
+
+    def _carry_out(self, effect: CoordinatorEffect, now_s: float) -> None:
+        match effect:
+            case DispatchStage():
+                self.ledger.dispatched(effect, now_s)
+                self.calls.deliver(effect)
+            case WithdrawStage():
+                self.calls.deliver(effect)
+            case ResolveStage():
+                self.ledger.resolved(effect, now_s)
+                self.calls.deliver(effect)
+            case RecordDecision():
+                self.ledger.decided(effect.record)
+            case SetTimer():
+                self._timers.set(effect.timer_id, effect.at_s)
+            case CancelTimer():
+                self._timers.cancel(effect.timer_id)
+            case PrepareStep() | RunStep() | FinishJob():
+                self.carry_out_job(effect)
+            case AdvisePrewarm():
+                in_s = max(0.0, effect.expected_at_s - now_s)
+                advice = Prewarm(effect.model, effect.probability, in_s, effect.epoch, effect.seq)
+                self.links[effect.node].send(advice)
+            case _:
+                assert_never(effect)
+
+    # --- StageService ---------------------------------------------------------------------------
+
+    async def run(self, call: StageCall) -> StageReply:
+        """See `gateway.submit.StageService.run`."""
+        prediction = self._predict(call.stage, call.text)
+        return await self.calls.run(call, StageArrived(call.stage, prediction))
+
+    def _session(self, node: NodeName) -> aiohttp.ClientSession:
+        return self.links[node].session
+
+    def _engine_body(self, call: StageCall, dispatch: DispatchStage) -> Mapping[str, Any]:
+        """The request as the chosen engine wants it: its own model name, usage, our order."""
+        model = self.fleet.models[dispatch.model]
+        body = {**call.body, "model": model.upstream_name or model.name}
+        if call.stream and call.path in ("/v1/chat/completions", "/v1/completions"):
+            body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
+        kind = self.fleet.engines[model.engine].kind
+        if kind in (EngineKind.VLLM, EngineKind.VLLM_CPU) and model.url is None:
+            body["priority"] = round(dispatch.key * 1000)
+        return body
+
+    # --- LinkListener ---------------------------------------------------------------------------
+
+    def node_snapshot(self, snapshot: NodeSnapshot, rtt_s: float) -> None:
+        """A node says what it looks like."""
+        self.snapshots[snapshot.node] = snapshot
+        self._telemetry.set_fleet(tuple(self.snapshots.values()))
+        self.bus.publish("node", "", node=snapshot.node)
+        self.post(NodeSnapshotReceived(snapshot, rtt_s))
+
+    def node_lost(self, node: NodeName, reason: str) -> None:
+        """A node is gone."""
+        if self.snapshots.pop(node, None) is not None:
+            self._telemetry.set_fleet(tuple(self.snapshots.values()))
+            self.post(NodeLost(node, reason))
+
+    def node_decided(self, node: NodeName, records: tuple[DecisionRecord, ...]) -> None:
+        """Decisions a node took."""
+        del node
+        for record in records:
+            self.ledger.decided(record)
+
+    def close(self) -> None:
+        """Forget the timers."""
+        self._timers.close()
+
+
+def _no_jobs(effect: JobEffect) -> None:
+    raise AssertionError(f"no workflow runner for {effect}")

@@ -1,0 +1,222 @@
+"""From what a coordinator says a node may run to a node that can run it.
+
+1. devices and their budgets; 2. each model: weights on this machine, what its engine can do, its
+profile; 3. engines that an earlier daemon left; 4. the core, told of what was found.
+
+A model that cannot be prepared does not stop the others: it is refused with its reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from maestroctl.domain.engine import EngineAbilities, EngineStatus, ResidencyTier
+from maestroctl.domain.fleet import NodeSpec
+from maestroctl.domain.ids import ModelName
+from maestroctl.domain.llm import (
+    EngineKind,
+    EngineSpec,
+    IterationCost,
+    ModelProfile,
+    ModelSpec,
+)
+from maestroctl.domain.messages import CoordinatorHello
+from maestroctl.errors import MaestroError
+from maestroctl.estimate.profile_from_geometry import estimate_profile
+from maestroctl.live import gpu
+from maestroctl.live.engine.base import Engine, EngineOrder
+from maestroctl.live.engine.capabilities import Capabilities, Capability
+from maestroctl.live.engine.factory import find_capabilities
+from maestroctl.live.models.sources import prepare_model
+from maestroctl.live.node.engine_set import EngineSet, ServedModel
+from maestroctl.live.node.host import NodeHost, NodeListener
+from maestroctl.live.node.memory import first_budgets
+from maestroctl.scheduler.events import EngineAdopted
+from maestroctl.scheduler.node_core import NodeCore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Preparation:
+    """What is known of the models of one node."""
+
+    served: dict[ModelName, ServedModel] = field(default_factory=dict)
+    profiles: dict[ModelName, ModelProfile] = field(default_factory=dict)
+    abilities: dict[ModelName, EngineAbilities] = field(default_factory=dict)
+    problems: dict[ModelName, str] = field(default_factory=dict)
+
+
+async def build_host(
+    hello: CoordinatorHello,
+    state_dir: Path,
+    listener: NodeListener,
+    on_bug: Callable[[BaseException], None],
+) -> NodeHost:
+    """Everything from hello to a host whose core knows the engines that are there."""
+    gpus = {reading.device: reading.total_bytes for reading in gpu.read_gpus()}
+    budgets = first_budgets(hello.node, gpus)
+    engines = {spec.name: spec for spec in hello.engines}
+    preparation = Preparation()
+    for model in hello.models:
+        await _prepare(model, engines[model.engine], bool(gpus), preparation)
+    engine_set = EngineSet(state_dir, preparation.served, _thread_share(hello.node, bool(gpus)))
+    core = NodeCore(
+        hello.node,
+        hello.policy,
+        budgets,
+        preparation.profiles,
+        {model.name: model for model in hello.models},
+        preparation.abilities,
+        unavailable=preparation.problems,
+    )
+    host = NodeHost(core, engine_set, listener, on_bug, budgets)
+    for engine, order in await engine_set.recover():
+        await _adopt(host, engine, order)
+    return host
+
+
+async def _prepare(
+    model: ModelSpec, engine: EngineSpec, has_gpu: bool, preparation: Preparation
+) -> None:
+    try:
+        folder, profile = await _weights_and_profile(model, engine, has_gpu)
+        if profile.origin == "none":
+            abilities = EngineAbilities(managed=False)
+        else:
+            abilities = abilities_of(await find_capabilities(engine), model)
+    except (MaestroError, OSError, ValueError) as exc:
+        hint = getattr(exc, "hint", None)
+        preparation.problems[model.name] = f"{exc}" + (f" ({hint})" if hint else "")
+        log.warning("model %s cannot be served: %s", model.name, preparation.problems[model.name])
+        return
+    preparation.served[model.name] = ServedModel(model, engine, folder)
+    preparation.profiles[model.name] = profile
+    preparation.abilities[model.name] = abilities
+
+
+async def _weights_and_profile(
+    model: ModelSpec, engine: EngineSpec, has_gpu: bool
+) -> tuple[Path | None, ModelProfile]:
+    if model.url is not None or engine.kind is EngineKind.ENDPOINT:
+        return None, unbooked_profile(model)
+    if model.command:
+        return None, command_profile(model)
+    assert model.source is not None, "checked by the configuration"
+    prepared = await prepare_model(
+        model.source,
+        engine,
+        tensor_parallel=model.tensor_parallel,
+        progress=lambda text: log.info("model %s: %s", model.name, text),
+    )
+    geometry = prepared.geometry
+    profile = estimate_profile(
+        model,
+        geometry.kv,
+        geometry.weights_bytes,
+        "cuda" if has_gpu and engine.kind is EngineKind.VLLM else "cpu",
+        geometry.max_model_len,
+    )
+    return prepared.folder, profile
+
+
+def abilities_of(capabilities: Capabilities, model: ModelSpec) -> EngineAbilities:
+    """What the scheduler may ask of an engine: its capabilities, or its declared requests."""
+    if model.command:
+        return EngineAbilities(can_sleep_disk=model.sleep_action is not None)
+    return EngineAbilities(
+        can_sleep_host=Capability.SLEEP_HOST in capabilities,
+        can_sleep_disk=Capability.SLEEP_DISK in capabilities,
+        can_suspend=Capability.SUSPEND in capabilities,
+        elastic_kv=Capability.ELASTIC_KV in capabilities,
+    )
+
+
+_UNKNOWN_COST = IterationCost(c0_s=0.03, c1_s=0.0, c2_s=0.0, cp_s=0.0)
+"""Until observations say better: an ordinary 30 ms per token."""
+
+
+def command_profile(model: ModelSpec) -> ModelProfile:
+    """Profile of a server that says itself how much memory it takes, KV included."""
+    assert model.memory_bytes is not None, "checked by the configuration"
+    return ModelProfile(
+        model=model.name,
+        weights_bytes=model.memory_bytes,
+        context_bytes=0,
+        peak_bytes=0,
+        start_peak_bytes=0,
+        host_asleep_bytes=0,
+        kv_bytes_per_token=0,
+        kv_pool_bytes=0,
+        kv_least_bytes=0,
+        block_tokens=1,
+        max_model_len=model.max_model_len or 1 << 20,
+        max_batch=model.max_batch,
+        cold_start_s=20.0,
+        wake_s=2.0,
+        sleep_s=1.0,
+        iteration=_UNKNOWN_COST,
+        origin="declared",
+    )
+
+
+def unbooked_profile(model: ModelSpec) -> ModelProfile:
+    """Profile of an engine that somebody else runs: it takes no memory of ours."""
+    return ModelProfile(
+        model=model.name,
+        weights_bytes=0,
+        context_bytes=0,
+        peak_bytes=0,
+        start_peak_bytes=0,
+        host_asleep_bytes=0,
+        kv_bytes_per_token=0,
+        kv_pool_bytes=0,
+        kv_least_bytes=0,
+        block_tokens=1,
+        max_model_len=model.max_model_len or 1 << 20,
+        max_batch=model.max_batch,
+        cold_start_s=0.0,
+        wake_s=0.0,
+        sleep_s=0.0,
+        iteration=_UNKNOWN_COST,
+        origin="none",
+    )
+
+
+async def _adopt(host: NodeHost, engine: Engine, order: EngineOrder) -> None:
+    """Tell the core of an engine that an earlier daemon left; one that cannot say is stopped."""
+    try:
+        state = await engine.read_state()
+        readings = await engine.read_memory()
+    except MaestroError as exc:
+        log.warning("engine %s does not answer, stopping it: %s", engine.engine_id, exc)
+        await host.engines.stop(engine.engine_id)
+        return
+    if state.is_sleeping:
+        suspended = state.num_running + state.num_waiting > 0
+        status = EngineStatus.SUSPENDED if suspended else EngineStatus.SLEEPING
+    else:
+        status = EngineStatus.IDLE
+    tier = ResidencyTier.DEVICE if status is EngineStatus.IDLE else _sleeping_tier(engine)
+    host.watch(engine.engine_id, order.generation)
+    host.post(
+        EngineAdopted(
+            engine.engine_id, order.model.name, status, tier, state.kv_pool_bytes, readings
+        )
+    )
+
+
+def _sleeping_tier(engine: Engine) -> ResidencyTier:
+    host = Capability.SLEEP_HOST in engine.capabilities
+    return ResidencyTier.HOST if host else ResidencyTier.DISK
+
+
+def _thread_share(node: NodeSpec, has_gpu: bool) -> int | None:
+    """Threads of one engine. On a CPU node engines share the cores, and two that each use all of
+    them are ten times slower than two that use half."""
+    if has_gpu:
+        return node.threads
+    return node.threads or gpu.count_cpu_threads()

@@ -1,0 +1,80 @@
+"""Policy names, as `[policy]` of a fleet file spells them.
+
+A new policy is one file, its test file and one line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
+from typing import TypeVar
+
+from maestroctl.domain.policy import PolicySpec
+from maestroctl.errors import ConfigError
+from maestroctl.scheduler.node.residency import RESIDENCY_POLICIES
+from maestroctl.scheduler.ordering.base import OrderingPolicy
+from maestroctl.scheduler.ordering.fcfs import Fcfs
+from maestroctl.scheduler.routing.model_choice import FirstModel, ModelChoice
+from maestroctl.scheduler.routing.pipeline import RoutingPolicy
+from maestroctl.scheduler.routing.single_node import make_single_node
+
+ORDERINGS: Mapping[str, Callable[[PolicySpec], OrderingPolicy]] = {
+    "fcfs": lambda _policy: Fcfs(),
+}
+ROUTINGS: Mapping[str, Callable[[PolicySpec], RoutingPolicy]] = {
+    "single_node": make_single_node,
+}
+MODEL_CHOICES: Mapping[str, Callable[[PolicySpec], ModelChoice]] = {
+    "first": lambda _policy: FirstModel(),
+}
+
+KNOWN_POLICIES: Mapping[str, Collection[str]] = {
+    "ordering": tuple(ORDERINGS),
+    "routing": tuple(ROUTINGS),
+    "model_choice": tuple(MODEL_CHOICES),
+    "residency": tuple(RESIDENCY_POLICIES),
+}
+"""Names per key of ``[policy]``, for checking a file before anything starts."""
+
+PolicyT = TypeVar("PolicyT")
+
+
+def make_ordering(policy: PolicySpec) -> OrderingPolicy:
+    """The ordering policy that is configured.
+
+    Raises:
+        ConfigError: no such policy.
+    """
+    return _make(ORDERINGS, policy.ordering, "ordering", policy)
+
+
+def make_routing(policy: PolicySpec) -> RoutingPolicy:
+    """The routing policy that is configured.
+
+    Raises:
+        ConfigError: no such policy.
+    """
+    return _make(ROUTINGS, policy.routing, "routing", policy)
+
+
+def make_model_choice(policy: PolicySpec) -> ModelChoice:
+    """The model choice that is configured.
+
+    Raises:
+        ConfigError: no such policy.
+    """
+    return _make(MODEL_CHOICES, policy.model_choice, "model_choice", policy)
+
+
+def _make(
+    known: Mapping[str, Callable[[PolicySpec], PolicyT]], name: str, key: str, policy: PolicySpec
+) -> PolicyT:
+    factory = known.get(name)
+    if factory is None:
+        near = get_close_matches(name, known, n=1)
+        raise ConfigError(
+            f"no {key} policy is called {name!r}; there are: {', '.join(known)}",
+            key=f"policy.{key}",
+            hint=f"did you mean {near[0]!r}?" if near else None,
+        )
+    return factory(policy)
