@@ -1,0 +1,365 @@
+"""`CoordinatorCore`: the coordinator's brain. Jobs make stages, stages are ordered and placed.
+
+Theory of operation. One entry point, `handle`, changes the core; it is handed the time and every
+fact, and returns what is to be done. A step of a workflow becomes ready (`workflow_progress`), the
+host renders it and sends its calls as stages; a stage gets its place in the order (`ordering`), a
+model (`routing.model_choice`) and a node (`routing.pipeline`), or waits. The node may refuse; that
+is an event like any other. Every stage ends in one `ResolveStage`, every submitted job in one
+`FinishJob` or, when the coordinator is stopped, in neither: then it is resumed at the next start.
+
+The parts, each the one owner of its transitions: `coordinator_stages` (life of a stage),
+`coordinator_dispatch` (slots and order of dispatch), `coordinator_waiting` (queue and patience),
+`coordinator_jobs` (which jobs are alive), `coordinator_tables` (the data, and its rules).
+
+Cost. An event is O(log n) in the number of queued stages; only what must touch every stage (the
+last node of many lost, a shutdown) is linear, once.
+
+An event that was true of something that is over (a stage, an attempt, a visit, a job) is *stale*:
+counted and nothing else. One that cannot be true raises `InvariantViolation` and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from maestroctl.domain.fleet import FleetSpec
+from maestroctl.domain.ids import JobId
+from maestroctl.domain.outcome import JobStatus, Outcome
+from maestroctl.domain.snapshot import NodeSnapshot
+from maestroctl.errors import ConfigError, InvariantViolation
+from maestroctl.scheduler.coordinator_dispatch import Dispatcher
+from maestroctl.scheduler.coordinator_jobs import JobTable
+from maestroctl.scheduler.coordinator_stages import StageFlow
+from maestroctl.scheduler.coordinator_state import (
+    CoordinatorCounters,
+    JobState,
+    JobView,
+    StageView,
+    view_job,
+    view_stage,
+)
+from maestroctl.scheduler.coordinator_tables import CoordinatorTables, check_tables
+from maestroctl.scheduler.coordinator_timers import Out, Timers
+from maestroctl.scheduler.coordinator_waiting import WaitingRoom
+from maestroctl.scheduler.effects import CoordinatorEffect, FinishJob
+from maestroctl.scheduler.events import (
+    CoordinatorEvent,
+    JobCancelled,
+    JobSubmitted,
+    NodeLost,
+    NodeSnapshotReceived,
+    PredictionArrived,
+    ShutdownRequested,
+    StageArrived,
+    StageCancelled,
+    StageEnded,
+    StageProgressed,
+    StageRefused,
+    StageStarted,
+    StepFailed,
+    StepFinished,
+    StepPrepared,
+    TimerFired,
+    ToolsRan,
+)
+from maestroctl.scheduler.registry import make_model_choice, make_ordering, make_routing
+from maestroctl.scheduler.routing.fleet_state import FleetState
+from maestroctl.scheduler.routing.look_ahead import LookAhead
+from maestroctl.scheduler.workflow_progress import ResumeConflict, StepEffect, WorkflowProgress
+
+
+class CoordinatorCore:
+    """Decides for a whole fleet.
+
+    Args:
+        fleet: nodes, models and `[policy]`.
+        epoch: of this coordinator; higher than any before it on the same state.
+        max_queued: stages that may wait here; past that new ones are rejected.
+        look_ahead: advice on what workflows need next; None = none is given.
+
+    Raises:
+        ConfigError: an unknown policy name.
+    """
+
+    def __init__(
+        self,
+        fleet: FleetSpec,
+        epoch: int,
+        *,
+        max_queued: int = 100_000,
+        look_ahead: LookAhead | None = None,
+    ) -> None:
+        policy = fleet.policy
+        self._ordering = make_ordering(policy)
+        self._model_choice = make_model_choice(policy)
+        self._tables = tables = CoordinatorTables(FleetState(epoch), JobTable(self._job_gone))
+        self._timers = Timers()
+        self._dispatcher = Dispatcher(tables, self._timers, make_routing(policy), look_ahead, epoch)
+        self._waiting = WaitingRoom(
+            fleet, tables, self._timers, self._dispatcher, self._model_choice, max_queued
+        )
+        self._stages = StageFlow(
+            tables, self._dispatcher, self._waiting, self._ordering, self._model_choice
+        )
+        self._on = self._handlers()
+
+    def handle(self, event: CoordinatorEvent, now_s: float) -> list[CoordinatorEffect]:
+        """Take one event in; what is to be done, in order.
+
+        Args:
+            event: something that is true.
+            now_s: the core's time; never falls from one call to the next.
+
+        Raises:
+            InvariantViolation: the event cannot be true; nothing was changed.
+        """
+        out: list[CoordinatorEffect] = []
+        on = self._on.get(type(event))
+        if on is None:
+            raise InvariantViolation(f"the coordinator is not told {type(event).__name__}")
+        on(event, now_s, out)
+        return out
+
+    def _handlers(self) -> Mapping[type, Callable[[Any, float, Out], None]]:
+        stages = self._stages
+        return {
+            JobSubmitted: self._job_submitted,
+            StepPrepared: self._step_prepared,
+            StepFinished: self._step_finished,
+            StepFailed: self._step_failed,
+            ToolsRan: self._tools_ran,
+            JobCancelled: self._job_cancelled,
+            StageArrived: stages.arrived,
+            PredictionArrived: lambda event, _now_s, _out: stages.predicted(event),
+            StageStarted: lambda event, now_s, _out: stages.started(event, now_s),
+            StageProgressed: lambda event, _now_s, _out: stages.progressed(event),
+            StageEnded: stages.ended,
+            StageRefused: stages.refused,
+            StageCancelled: stages.cancelled,
+            NodeSnapshotReceived: self._snapshot_received,
+            NodeLost: self._node_lost,
+            TimerFired: self._timer_fired,
+            ShutdownRequested: self._shutdown_requested,
+        }
+
+    # --- reading --------------------------------------------------------------------------------
+
+    @property
+    def counters(self) -> CoordinatorCounters:
+        """A copy of the counters."""
+        counters = self._tables.counters
+        return replace(counters, resolved=dict(counters.resolved))
+
+    @property
+    def num_queued(self) -> int:
+        """Stages that wait here."""
+        return self._tables.num_waiting
+
+    @property
+    def num_in_flight(self) -> int:
+        """Stages sent to nodes and not over."""
+        return len(self._tables.stages) - self._tables.num_waiting
+
+    def queued(self) -> tuple[StageView, ...]:
+        """Waiting stages in dispatch order, parked ones last: O(n log n)."""
+        tables = self._tables
+        return tuple(view_stage(stage) for stage in [*tables.queue, *tables.parked.values()])
+
+    def in_flight(self) -> tuple[StageView, ...]:
+        """Stages at nodes, per node in the order of their dispatch."""
+        on_node = self._tables.on_node
+        return tuple(view_stage(s) for stages in on_node.values() for s in stages.values())
+
+    def nodes(self) -> tuple[NodeSnapshot, ...]:
+        """Last snapshot of every connected node."""
+        return tuple(node.snapshot for node in self._tables.fleet.nodes.values())
+
+    def job(self, job_id: JobId) -> JobView | None:
+        """A live job; None when it is unknown, forgotten or over."""
+        job = self._tables.jobs.get(job_id)
+        return None if job is None else view_job(job)
+
+    def next_position(self, job_id: JobId, role: str) -> tuple[int, int]:
+        """(position, invocation index of `role`) of the next stage of the job."""
+        job = self._tables.jobs.get(job_id)
+        return (0, 0) if job is None else (job.num_stages, job.roles.get(role, 0))
+
+    def story(self, subject: str) -> tuple[str, ...]:
+        """What happened to a stage or job, oldest first, as far as it is remembered."""
+        return self._tables.story(subject)
+
+    def validate(self) -> None:
+        """Check every table against the others, and that nothing waits that could go.
+
+        Raises:
+            InvariantViolation: names the rule that is broken.
+        """
+        check_tables(self._tables)
+        self._dispatcher.check_pumped()
+
+    # --- jobs -----------------------------------------------------------------------------------
+
+    def _job_submitted(self, event: JobSubmitted, now_s: float, out: Out) -> None:
+        tables = self._tables
+        known = tables.jobs.get(event.job_id)
+        if tables.jobs.is_finished(event.job_id) or (
+            known is not None and (known.progress is not None or known.is_over)
+        ):
+            tables.counters.stale += 1
+            return
+        if tables.closing:
+            return  # it is in the store, and resumes at the next start
+        try:
+            progress = WorkflowProgress(event.job_id, event.workflow, event.finished)
+        except ConfigError as error:
+            tables.jobs.finish(tables.jobs.submit(event))
+            out.append(FinishJob(event.job_id, JobStatus.FAILED, str(error)))
+            return
+        job = tables.jobs.submit(event)
+        job.progress = progress
+        tables.log.append((now_s, event.job_id, "submitted", event.workflow.name))
+        self._go_on(job, progress, progress.begin(), now_s, out)
+
+    def _step_prepared(self, event: StepPrepared, now_s: float, out: Out) -> None:
+        job, progress = self._workflow(event.job_id)
+        if job is None or progress is None:
+            return
+        try:
+            steps = progress.prepared(event.step, event.visit, event.num_items)
+        except ResumeConflict as conflict:
+            self._finish(job, JobStatus.FAILED, str(conflict), now_s, out)
+            return
+        self._go_on(job, progress, steps, now_s, out)
+
+    def _step_finished(self, event: StepFinished, now_s: float, out: Out) -> None:
+        job, progress = self._workflow(event.job_id)
+        if job is not None and progress is not None:
+            self._go_on(job, progress, progress.finished(event.result), now_s, out)
+
+    def _step_failed(self, event: StepFailed, now_s: float, out: Out) -> None:
+        job, progress = self._workflow(event.job_id)
+        if job is None or progress is None:
+            return
+        if not progress.check_running(event.ref):
+            self._tables.counters.stale += 1
+        elif not (self._tables.closing and event.outcome is Outcome.INTERRUPTED):
+            reason = f"step {event.ref.step}: {event.reason or event.outcome.value}"
+            self._finish(job, JobStatus.FAILED, reason, now_s, out)
+
+    def _tools_ran(self, event: ToolsRan, now_s: float, out: Out) -> None:  # noqa: ARG002
+        job = self._tables.jobs.get(event.job_id)
+        if job is None:
+            self._tables.counters.stale += 1
+            return
+        job.attained_s += event.seconds
+        self._ordering.on_tools_ran(job, event.step, event.seconds)
+
+    def _job_cancelled(self, event: JobCancelled, now_s: float, out: Out) -> None:
+        job = self._tables.jobs.get(event.job_id)
+        if job is None:
+            self._tables.counters.stale += 1
+        elif job.progress is not None:
+            self._finish(job, JobStatus.CANCELLED, event.reason, now_s, out)
+        else:  # a job known by its stages alone has nothing else to end
+            self._drop_stages(job, event.reason, now_s, out)
+
+    def _workflow(self, job_id: JobId) -> tuple[JobState | None, WorkflowProgress | None]:
+        """The running workflow, or None and one more stale event."""
+        job = self._tables.jobs.get(job_id)
+        if job is None or job.progress is None:
+            self._tables.counters.stale += 1
+            return None, None
+        return job, job.progress
+
+    def _go_on(
+        self,
+        job: JobState,
+        progress: WorkflowProgress,
+        steps: list[StepEffect] | None,
+        now_s: float,
+        out: Out,
+    ) -> None:
+        """Ask for what became ready; None = the event was stale."""
+        if steps is None:
+            self._tables.counters.stale += 1
+            return
+        if not self._tables.closing:
+            out.extend(steps)
+        if progress.is_finished:
+            self._finish(job, JobStatus.FINISHED, "", now_s, out)
+
+    def _finish(
+        self, job: JobState, status: JobStatus, reason: str, now_s: float, out: Out
+    ) -> None:
+        """The workflow is over: end the stages it still has, then say so, once."""
+        self._tables.log.append((now_s, job.job_id, status.value, reason))
+        self._drop_stages(
+            job,
+            reason or "its job is over",
+            now_s,
+            out,
+            FinishJob(job.job_id, status, reason),
+            keep_external=status is JobStatus.FINISHED,
+        )
+
+    def _drop_stages(
+        self,
+        job: JobState,
+        reason: str,
+        now_s: float,
+        out: Out,
+        finish: FinishJob | None = None,
+        keep_external: bool = False,
+    ) -> None:
+        """End the job's stages, then the job itself, then hand its slots on."""
+        freed = []
+        for stage in list(job.stages.values()):
+            if keep_external and stage.stage.external:
+                continue
+            place = self._stages.withdraw(stage, Outcome.CANCELLED, reason, now_s, out)
+            if place is not None:
+                freed.append(place.model)
+        if finish is not None:
+            self._tables.jobs.finish(job)
+            out.append(finish)
+        self._dispatcher.pump_models(freed, now_s, out)
+
+    def _job_gone(self, job_id: JobId) -> None:
+        self._ordering.on_job_gone(job_id)
+        self._model_choice.on_job_gone(job_id)
+
+    # --- nodes, timers, shutdown ----------------------------------------------------------------
+
+    def _snapshot_received(self, event: NodeSnapshotReceived, now_s: float, out: Out) -> None:
+        fleet = self._tables.fleet
+        snapshot = event.snapshot
+        if fleet.is_outdated(snapshot):
+            self._tables.counters.stale += 1
+            return
+        changed = fleet.apply(snapshot, event.rtt_s, now_s)
+        places = fleet.nodes[snapshot.node].places
+        self._dispatcher.node_spoke(places.values(), out)
+        if changed:
+            self._waiting.rehome(now_s, out)
+            self._dispatcher.pump_all(now_s, out)
+        else:
+            self._dispatcher.pump_models(places, now_s, out)
+
+    def _node_lost(self, event: NodeLost, now_s: float, out: Out) -> None:
+        if event.node not in self._tables.fleet.nodes:
+            self._tables.counters.stale += 1
+            return
+        self._stages.node_lost(event.node, event.reason, now_s, out)
+
+    def _timer_fired(self, event: TimerFired, now_s: float, out: Out) -> None:
+        action = self._timers.take(event.timer_id)
+        if action is None:
+            self._tables.counters.stale += 1
+            return
+        action(now_s, out)
+
+    def _shutdown_requested(self, event: ShutdownRequested, now_s: float, out: Out) -> None:
+        self._tables.closing = True
+        self._stages.close(not event.drain, now_s, out)

@@ -1,0 +1,265 @@
+"""Sending stages to nodes and taking them back: the part of `CoordinatorCore` that holds slots.
+
+After every event no queued stage could be dispatched: whatever opens a place pumps the classes
+that could use it, best (rank, key, id) first. So a stage that finds an open place at its arrival
+overtakes nobody. A stage whose model is full or blocked is skipped, never waited for, so one model
+cannot starve another; which of several models a node serves is the node's decision, and it is
+offered stages for all of them, asleep and stopped ones included, up to their slots.
+
+A refusal that is not for good blocks the whole place (model and node), not the stage alone: the
+stages behind it would be refused for the same reason, one round trip each. The block ends with
+the node's next snapshot or its own hint; from the second refusal in a row on, not before a growing
+pause, or refusal, snapshot and dispatch would chase each other at the speed of the link.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from heapq import heapify, heappop, heapreplace
+
+from maestroctl.domain.ids import ModelName
+from maestroctl.domain.prediction import Prediction
+from maestroctl.errors import InvariantViolation
+from maestroctl.scheduler.coordinator_records import record_route
+from maestroctl.scheduler.coordinator_state import StageState, StageStatus
+from maestroctl.scheduler.coordinator_tables import CoordinatorTables
+from maestroctl.scheduler.coordinator_timers import Out, Timers
+from maestroctl.scheduler.effects import AdvisePrewarm, DispatchStage
+from maestroctl.scheduler.ordering.stage_queue import Entry, QueueClass
+from maestroctl.scheduler.routing.fleet_state import Place
+from maestroctl.scheduler.routing.look_ahead import LookAhead
+from maestroctl.scheduler.routing.pipeline import RouteDecision, RoutingPolicy
+
+FIRST_BACKOFF_S = 0.1
+MAX_BACKOFF_S = 5.0
+"""Pause after the second refusal of a place in a row, doubled at each further one, at most this."""
+
+
+class Dispatcher:
+    """Chooses places and keeps the reservations."""
+
+    def __init__(
+        self,
+        tables: CoordinatorTables,
+        timers: Timers,
+        routing: RoutingPolicy,
+        look_ahead: LookAhead | None,
+        epoch: int,
+    ) -> None:
+        self._tables = tables
+        self._timers = timers
+        self._routing = routing
+        self._look_ahead = look_ahead
+        self._epoch = epoch
+        self._last_dispatch_s: float | None = None
+        self.dispatch_gap_s = 0.1
+        """Running mean of the seconds between dispatches."""
+
+    def try_dispatch(self, stage: StageState, now_s: float, out: Out) -> RouteDecision:
+        """Send the stage, which waits nowhere yet, where the policy says, if anywhere."""
+        decision = self._routing.route(stage, self._tables.fleet, now_s)
+        if decision.place is not None:
+            self._dispatch(stage, decision.place, decision, now_s, out)
+        return decision
+
+    def leave_node(self, stage: StageState) -> Place:
+        """Release slot and booking."""
+        place = stage.place
+        assert place is not None
+        tables = self._tables
+        tables.fleet.release(place, stage.seq, stage.booked_tokens)
+        del tables.on_node[place.node.name][stage.stage_id]
+        stage.place = None
+        return place
+
+    def rebook(self, stage: StageState) -> None:
+        """A better prediction came for a stage that is at a node."""
+        place = stage.place
+        assert place is not None
+        tokens = booked_tokens(stage, stage.prediction, place)
+        place.tokens += tokens - stage.booked_tokens
+        stage.booked_tokens = tokens
+
+    def pump_model(self, model: ModelName, now_s: float, out: Out) -> None:
+        """A place of the model may have opened."""
+        serving = self._tables.queue.serving(model)
+        if serving and self._tables.fleet.open_places(model):
+            self.pump(list(serving.values()), now_s, out)
+
+    def pump_models(self, models: Iterable[ModelName], now_s: float, out: Out) -> None:
+        """Places of several models may have opened: one order over all of them."""
+        queue = self._tables.queue
+        classes = {key: c for model in models for key, c in queue.serving(model).items()}
+        if classes:
+            self.pump(list(classes.values()), now_s, out)
+
+    def pump_all(self, now_s: float, out: Out) -> None:
+        """Anything may have opened."""
+        self.pump(list(self._tables.queue.classes().values()), now_s, out)
+
+    def pump(self, classes: list[QueueClass], now_s: float, out: Out) -> None:
+        """Dispatch from these classes, best first, until none of their heads has a place.
+
+        Dispatching only closes places, so a class whose head has none is done with.
+        """
+        tables = self._tables
+        heads: list[tuple[Entry, QueueClass]] = []
+        for queue_class in classes:
+            entry = queue_class.first()
+            if entry is not None:
+                heads.append((entry, queue_class))
+        heapify(heads)
+        while heads:
+            entry, queue_class = heads[0]
+            stage = entry[4]
+            decision = self._routing.route(stage, tables.fleet, now_s)
+            if decision.place is None:
+                self.heed_wait(stage, decision, now_s, out)
+                heappop(heads)
+                continue
+            tables.queue.remove(stage)
+            self._dispatch(stage, decision.place, decision, now_s, out)
+            following = queue_class.first()
+            if following is None:
+                heappop(heads)
+            else:
+                heapreplace(heads, (following, queue_class))
+
+    def check_pumped(self) -> None:
+        """Raise when the first stage of some class could be dispatched now.
+
+        Raises:
+            InvariantViolation: names the stage.
+        """
+        for queue_class in self._tables.queue.classes().values():
+            entry = queue_class.first()
+            if entry is None:
+                continue
+            stage = entry[4]
+            decision = self._routing.route(stage, self._tables.fleet, stage.queued_s or 0.0)
+            if decision.place is not None:
+                raise InvariantViolation(
+                    f"stage {stage.stage_id} waits although {decision.place.name} is open",
+                    story=self._tables.story(stage.stage_id),
+                )
+
+    def _dispatch(
+        self, stage: StageState, place: Place, decision: RouteDecision, now_s: float, out: Out
+    ) -> None:
+        tables = self._tables
+        node = place.node
+        stage_id = stage.stage_id
+        tables.seq = seq = tables.seq + 1
+        stage.attempt += 1
+        stage.seq = seq
+        stage.place = place
+        stage.status = StageStatus.IN_FLIGHT
+        stage.dispatched_s = now_s
+        stage.wake_s = place.ready_in_s
+        stage.booked_tokens = tokens = booked_tokens(stage, stage.prediction, place)
+        tables.fleet.reserve(place, seq, tokens)
+        tables.on_node.setdefault(node.name, {})[stage_id] = stage
+        tables.counters.dispatched += 1
+        self._note_dispatch(now_s)
+        tables.log.append((now_s, stage_id, "dispatched", place.name))
+        out.append(
+            DispatchStage(
+                stage_id,
+                stage.attempt,
+                node.name,
+                place.model,
+                self._epoch,
+                seq,
+                stage.stage.prompt_tokens.full,
+                tokens,
+                stage.stage.service_class,
+                stage.key,
+            )
+        )
+        out.append(record_route(stage, place, decision, now_s))
+        if self._look_ahead is not None:
+            self._advise(stage, now_s, out)
+
+    def _note_dispatch(self, now_s: float) -> None:
+        if self._last_dispatch_s is not None:
+            self.dispatch_gap_s += 0.05 * (now_s - self._last_dispatch_s - self.dispatch_gap_s)
+        self._last_dispatch_s = now_s
+
+    def _advise(self, stage: StageState, now_s: float, out: Out) -> None:
+        assert self._look_ahead is not None
+        tables = self._tables
+        for advice in self._look_ahead.advise(stage, tables.fleet, now_s):
+            tables.seq += 1
+            out.append(
+                AdvisePrewarm(
+                    advice.node,
+                    advice.model,
+                    advice.probability,
+                    advice.expected_at_s,
+                    self._epoch,
+                    tables.seq,
+                )
+            )
+
+    def heed_wait(self, stage: StageState, decision: RouteDecision, now_s: float, out: Out) -> None:
+        """The policy wants to be asked again although nothing may have opened by then."""
+        if decision.wait_s is not None and decision.wait_s > 0:
+            models = stage.models
+
+            def ask_again(at_s: float, later: Out) -> None:
+                self.pump_models(models, at_s, later)
+
+            self._timers.arm_by(
+                f"route/{'|'.join(models)}", now_s + decision.wait_s, ask_again, out
+            )
+
+    def block(self, place: Place, retry_in_s: float | None, now_s: float, out: Out) -> None:
+        """No stage goes to the place before the node says something new, or its hint."""
+        place.refusals += 1
+        pause_s = 0.0
+        if place.refusals > 1:
+            pause_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(place.refusals - 2, 10))
+        place.blocked_until_s = now_s + pause_s
+        self._tables.fleet.refresh(place)
+        if retry_in_s is not None:
+            self._arm_unblock(place, now_s + max(pause_s, retry_in_s), out)
+
+    def _arm_unblock(self, place: Place, at_s: float, out: Out) -> None:
+        def unblock(now_s: float, later: Out) -> None:
+            place.blocked_until_s = None
+            self._tables.fleet.refresh(place)
+            self.pump_model(place.model, now_s, later)
+
+        self._timers.arm_by(_unblock_name(place), at_s, unblock, out)
+
+    def node_spoke(self, places: Iterable[Place], out: Out) -> None:
+        """A snapshot came: keep the timers of blocked places in step with it."""
+        for place in places:
+            if place.blocked_until_s is None:
+                self._timers.cancel(_unblock_name(place), out)
+            else:
+                self._arm_unblock(place, place.blocked_until_s, out)
+
+    def forget_node(self, places: Iterable[Place], out: Out) -> None:
+        """The node of these places is gone."""
+        for place in places:
+            self._timers.cancel(_unblock_name(place), out)
+
+
+def booked_tokens(stage: StageState, prediction: Prediction, place: Place) -> int:
+    """Prompt plus the admission quantile of the output, clamped to what can come out.
+
+    Source: algorithms section 1: L-hat is clamped to min(max_tokens, max_model_len - P).
+    """
+    prompt = stage.stage.prompt_tokens.full
+    output = math.ceil(prediction.output_q90)
+    limit = place.profile.max_model_len - prompt
+    max_tokens = stage.stage.max_tokens
+    if max_tokens is not None and max_tokens < limit:
+        limit = max_tokens
+    return prompt + max(1, min(output, limit))
+
+
+def _unblock_name(place: Place) -> str:
+    return f"unblock/{place.name}"

@@ -1,0 +1,45 @@
+"""Why an open place cannot take a stage."""
+
+from __future__ import annotations
+
+from maestroctl.domain.stage import ServiceClass
+from maestroctl.scheduler.coordinator_state import StageState
+from maestroctl.scheduler.routing.fleet_state import FleetState, Place
+
+
+class NotExcluded:
+    """The node said that it can never take this stage."""
+
+    def rejects(self, stage: StageState, place: Place, fleet: FleetState) -> str | None:  # noqa: ARG002
+        """Reason or None."""
+        if stage.excluded and (place.node.name, place.model) in stage.excluded:
+            return "the node can never take it"
+        return None
+
+
+class NotWhereItFailed:
+    """A stage that failed on a node is retried on another, unless there is no other."""
+
+    def rejects(self, stage: StageState, place: Place, fleet: FleetState) -> str | None:
+        """Reason or None."""
+        avoid = stage.avoid
+        if avoid is None or place.node.name != avoid:
+            return None
+        for other in fleet.usable(stage.models, stage.excluded):
+            if other.node.name != avoid:
+                return "its last attempt failed there"
+        return None
+
+
+class InteractiveReserve:
+    """Some slots of a place are closed to batch stages, so that one long one shuts nobody out."""
+
+    def rejects(self, stage: StageState, place: Place, fleet: FleetState) -> str | None:  # noqa: ARG002
+        """Reason or None."""
+        if (
+            place.reserved
+            and stage.stage.service_class is ServiceClass.BATCH
+            and place.in_flight >= place.slots - place.reserved
+        ):
+            return "its free slots are kept for interactive stages"
+        return None
