@@ -70,6 +70,7 @@ class CommandEngine(ManagedEngine):
             socket_path=path if uses_socket else None,
             base_url="" if uses_socket else f"http://127.0.0.1:{words['PORT']}",
             kv_bytes=kv_bytes,
+            devices=tuple(order.devices),
             cwd=Path.cwd(),
             log_limits=LogLimits(max_bytes=order.engine.log_max_bytes),
         )

@@ -31,6 +31,7 @@ class EngineIdentity:
         base_url: its URL, or empty when it listens on a socket.
         log_path: its log file.
         kv_bytes: KV cache size it was started with.
+        devices: where it runs, in tensor-parallel order.
         pid: its first process; 0 between the intent to start and the start.
         start_ticks: start time of that process, clock ticks since boot.
         boot_id: the boot that `start_ticks` counts from.
@@ -45,6 +46,7 @@ class EngineIdentity:
     base_url: str = ""
     log_path: str = ""
     kv_bytes: int = 0
+    devices: tuple[str, ...] = ()
     pid: int = 0
     start_ticks: int = 0
     boot_id: str = ""
@@ -98,8 +100,8 @@ def load_identity(path: Path) -> EngineIdentity | None:
     """Read one identity file; None when it is gone or holds something else."""
     try:
         data = json.loads(path.read_text())
-        return EngineIdentity(**data)
-    except (OSError, ValueError, TypeError):
+        return EngineIdentity(**{**data, "devices": tuple(data.get("devices", ()))})
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 

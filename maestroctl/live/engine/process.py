@@ -61,6 +61,7 @@ class LaunchSpec:
         socket_path: Unix socket that it will make, or None.
         base_url: its URL when it has no socket.
         kv_bytes: KV cache size that it is started with.
+        devices: where it runs, in tensor-parallel order.
         cwd: working folder; the state folder when None.
         log_limits: bounds of its log files.
     """
@@ -76,6 +77,7 @@ class LaunchSpec:
     socket_path: Path | None = None
     base_url: str = ""
     kv_bytes: int = 0
+    devices: tuple[str, ...] = ()
     cwd: Path | None = None
     log_limits: LogLimits = LogLimits()
 
@@ -97,6 +99,10 @@ class EngineExit:
     was_asked: bool
     last_log_lines: tuple[str, ...] = ()
     survivors: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        quoted = "\n  ".join(self.last_log_lines[-8:])
+        return self.describe() + (f"; its last log lines:\n  {quoted}" if quoted else "")
 
     def describe(self) -> str:
         """What happened, for the middle of a sentence."""
@@ -154,6 +160,7 @@ class EngineProcess:
             base_url=spec.base_url,
             log_path=str(spec.log_path),
             kv_bytes=spec.kv_bytes,
+            devices=spec.devices,
             boot_id=procfs.read_boot_id(),
         )
         identities.save_identity(spec.state_dir, identity)

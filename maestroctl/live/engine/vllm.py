@@ -85,6 +85,7 @@ class VllmEngine(ManagedEngine):
             spec_hash=environment.spec_hash(order),
             socket_path=socket,
             kv_bytes=kv_bytes,
+            devices=tuple(order.devices),
             log_limits=LogLimits(max_bytes=order.engine.log_max_bytes),
         )
 
