@@ -210,7 +210,9 @@ def find_references(tree: nodes.Template) -> References:
     parents = {id(child): node for node in walk(tree) for child in node.iter_child_nodes()}
     try:
         names = frozenset(find_undeclared_variables(tree))
-    except (TemplateError, RecursionError) as exc:
+    except RecursionError as exc:
+        raise TemplateMistake("the template is nested too deeply") from exc
+    except TemplateError as exc:
         raise TemplateMistake(f"the template cannot be read: {exc}") from exc
     for node in walk(tree):
         if isinstance(node, nodes.Name) and node.ctx == "load" and node.name in ("steps", "vars"):
