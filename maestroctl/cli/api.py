@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Coroutine
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import aiohttp
 
-from maestroctl.errors import ConfigError, MaestroError, NodeUnreachable, RequestError
+from maestroctl.cli.runtime import run_async
+from maestroctl.errors import ConfigError, InvalidRequest, NodeUnreachable, RequestError
 
 URL_VARIABLE = "MAESTROCTL_URL"
 KEY_VARIABLE = "MAESTROCTL_API_KEY"
 DEFAULT_URL = "http://127.0.0.1:8080"
-
-T = TypeVar("T")
+_CONNECT_S = 5.0
+_SILENCE_S = 60.0
+"""An event stream says something at least every heartbeat; after this it is taken for dead."""
+_MAX_EVENT_BYTES = 1 << 20
 
 
 class CoordinatorUnreachable(NodeUnreachable):
-    """No coordinator answers."""
+    """No coordinator answers, or the connection to it broke."""
 
 
 class CoordinatorApi:
@@ -29,18 +30,30 @@ class CoordinatorApi:
 
     Args:
         url: base URL; None = ``$MAESTROCTL_URL``, else the default address.
+
+    Raises:
+        ConfigError: the URL is not one.
     """
 
     def __init__(self, url: str | None = None) -> None:
         self.url = (url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
+        self.url = self.url.removesuffix("/v1")  # people paste the OpenAI base URL
         if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"--url {self.url!r} does not begin with http:// or https://")
+            raise ConfigError(
+                f"the coordinator's address {self.url!r} does not begin with http:// or https://",
+                hint=f"for instance --url {DEFAULT_URL}",
+            )
         key = os.environ.get(KEY_VARIABLE)
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     async def __aenter__(self) -> CoordinatorApi:
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
-        self._session = aiohttp.ClientSession(headers=self._headers, timeout=limits)
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+        self._session = aiohttp.ClientSession(
+            headers=self._headers,
+            timeout=limits,
+            connector=aiohttp.TCPConnector(limit=0),
+            read_bufsize=_MAX_EVENT_BYTES,
+        )
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -54,15 +67,24 @@ class CoordinatorApi:
         """The JSON that comes back."""
         return await self._call("POST", path, json=body if body is not None else {})
 
-    async def events(self, path: str) -> AsyncIterator[dict[str, Any]]:
-        """Server-sent events as JSON values."""
+    async def events(self, path: str) -> AsyncGenerator[dict[str, Any] | None, None]:
+        """Server-sent events as JSON values; None once the stream is open and per heartbeat.
+
+        Ends when the coordinator ends it.
+
+        Raises:
+            CoordinatorUnreachable: the connection broke or fell silent.
+        """
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
         try:
-            async with self._session.get(self.url + path) as response:
+            async with self._session.get(self.url + path, timeout=limits) as response:
                 await self._check(response)
                 async for line in response.content:
                     if line.startswith(b"data:"):
                         yield json.loads(line[5:])
-        except aiohttp.ClientError as exc:
+                    elif line.startswith(b":"):
+                        yield None
+        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             raise self._unreachable(exc) from exc
 
     async def _call(self, method: str, path: str, **options: Any) -> Any:
@@ -70,52 +92,62 @@ class CoordinatorApi:
             async with self._session.request(method, self.url + path, **options) as response:
                 await self._check(response)
                 return await response.json(content_type=None)
-        except (aiohttp.ClientError, TimeoutError) as exc:
+        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             raise self._unreachable(exc) from exc
+        except ValueError as exc:
+            raise CoordinatorUnreachable(
+                f"what answers at {self.url} is not a coordinator: {path} gave no JSON",
+                hint=f"set --url or {URL_VARIABLE} to the address that `maestroctl serve` printed",
+            ) from exc
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
-        if response.status < 400:
-            return
-        text = await response.text(errors="replace")
-        try:
-            error = json.loads(text)["error"]
-            message, code = str(error["message"]), str(error.get("code"))
-        except (ValueError, KeyError, TypeError):
-            message, code = text[:300] or response.reason or "no text", ""
-        failure = RequestError(message, code=code or None)
-        failure.http_status = response.status
-        if response.status == 401:
-            failure.hint = f"set {KEY_VARIABLE} to one of the coordinator's API keys"
-        raise failure
+        if response.status >= 400:
+            raise _error_of(response.status, await response.text(errors="replace"), self.url)
 
-    def _unreachable(self, exc: BaseException) -> MaestroError:
+    def _unreachable(self, exc: BaseException) -> CoordinatorUnreachable:
+        cause = exc.os_error if isinstance(exc, aiohttp.ClientConnectorError) else exc
+        reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+        if "Connect call failed" in reason:
+            reason = "connection refused"
         return CoordinatorUnreachable(
-            f"no coordinator answers at {self.url} ({exc or type(exc).__name__})",
+            f"no coordinator answers at {self.url} ({reason})",
             hint=f"start one with `maestroctl serve`, or set --url or {URL_VARIABLE}",
         )
 
 
-def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine on the same kind of loop that the servers use."""
-    import uvloop
+def _error_of(status: int, text: str, url: str) -> Exception:
+    """The coordinator's error body as an exception; something else's as a wrong address."""
+    try:
+        error = json.loads(text)["error"]
+        message, code, param = str(error["message"]), error.get("code"), error.get("param")
+    except (ValueError, KeyError, TypeError):
+        return CoordinatorUnreachable(
+            f"what answers at {url} is not a coordinator (status {status})",
+            hint=f"set --url or {URL_VARIABLE} to the address that `maestroctl serve` printed",
+        )
+    kind = InvalidRequest if status == 400 else RequestError
+    failure = kind(message, code=code, param=param)
+    failure.http_status = status
+    if status == 401:
+        failure.hint = f"set {KEY_VARIABLE} to one of the coordinator's API keys"
+    return failure
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work)
+
+def get_once(url: str | None, path: str, **query: str | int) -> Any:
+    """One GET, for commands that ask one thing."""
+
+    async def call() -> Any:
+        async with CoordinatorApi(url) as api:
+            return await api.get(path, **query)
+
+    return run_async(call())
 
 
-def read_text_argument(value: str) -> str:
-    """``-`` and ``@FILE`` stand for standard input and a file; anything else is the text.
+def post_once(url: str | None, path: str, body: Any = None) -> Any:
+    """One POST."""
 
-    Raises:
-        ConfigError: the file cannot be read.
-    """
-    import sys
+    async def call() -> Any:
+        async with CoordinatorApi(url) as api:
+            return await api.post(path, body)
 
-    if value == "-":
-        return sys.stdin.read()
-    if value.startswith("@"):
-        try:
-            return Path(value[1:]).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as exc:
-            raise ConfigError(f"cannot read {value[1:]}: {exc}") from exc
-    return value
+    return run_async(call())

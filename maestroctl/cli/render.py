@@ -59,7 +59,34 @@ def time_text(unix_s: float | None) -> str:
     return moment.strftime("%H:%M:%S" if moment.date() == today else "%Y-%m-%d %H:%M")
 
 
-def engines_table(models: Iterable[Mapping[str, Any]]) -> Table:
+def values_table(values: Iterable[tuple[str, str, str]]) -> Table:
+    """`config show`: key, value, where it came from."""
+    made = table("KEY", "VALUE", "FROM")
+    for key, value, origin in values:
+        made.add_row(
+            Text(key), Text(value), Text(origin, style="dim" if origin == "default" else "")
+        )
+    return made
+
+
+def model_list_table(models: Iterable[Mapping[str, Any]]) -> Table:
+    """`models list`: models and groups as clients see them."""
+    made = table("NAME", "KIND", "STATE", ("LENGTH", "right"), "ALSO")
+    for model in models:
+        extra = model.get("maestro", {})
+        state = extra.get("state")
+        members = extra.get("models") or extra.get("aliases") or ()
+        made.add_row(
+            Text(model["id"]),
+            extra.get("kind", "model"),
+            status_text(str(state)) if state else "–",
+            str(model.get("max_model_len") or "–"),
+            Text(", ".join(members) or "–"),
+        )
+    return made
+
+
+def models_table(models: Iterable[Mapping[str, Any]]) -> Table:
     """`ps`: model × node."""
     made = table(
         "MODEL", "NODE", "STATE", ("WEIGHTS", "right"), ("KV", "right"), ("RUN", "right"),
@@ -70,11 +97,11 @@ def engines_table(models: Iterable[Mapping[str, Any]]) -> Table:
         if row.get("pinned"):
             state.append(" pinned", style="magenta")
         made.add_row(
-            row["model"],
-            row["node"] or "–",
+            Text(row["model"]),
+            row["node"],
             state,
-            bytes_text(row["weights_bytes"]) if row["weights_bytes"] else "–",
-            bytes_text(row["kv_limit_bytes"]) if row["kv_limit_bytes"] else "–",
+            bytes_text(row["weights_bytes"] or None),
+            bytes_text(row["kv_limit_bytes"] or None),
             str(row["num_running"]),
             str(row["num_waiting"]),
             seconds_text(row["idle_s"]),
@@ -103,13 +130,20 @@ def jobs_table(jobs: Iterable[Mapping[str, Any]]) -> Table:
         ended, began = job["finished_at"], job["submitted_at"]
         made.add_row(
             job["job_id"],
-            job["workflow"] or "–",
+            Text(job["workflow"] or "–"),
             job["class"],
             status_text(job["status"]),
             time_text(began),
             seconds_text(None if ended is None else ended - began),
         )
     return made
+
+
+def step_label(step: Mapping[str, Any]) -> str:
+    """``code``, ``code #2`` for a second visit, ``note [3]`` for an item of several."""
+    visit = f" #{step['visit']}" if step["visit"] > 1 else ""
+    item = f" [{step['item'] + 1}]" if step["num_items"] > 1 else ""
+    return f"{step['step']}{visit}{item}"
 
 
 def stages_table(stages: Iterable[Mapping[str, Any]], *, with_model: bool = True) -> Table:

@@ -3,39 +3,57 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
-from dataclasses import dataclass, field
-from typing import Any
-
-from rich.console import Console
-from rich.text import Text
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from maestroctl.errors import MaestroError
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-@dataclass(slots=True)
+_PIPE_WIDTH = 160
+"""Columns of a table that goes into a pipe: wide enough that a row stays on one line."""
+
+
 class Terminal:
-    """Two consoles and how much to say.
+    """Two consoles and how much to say. Rich is imported when something is first printed.
 
     Attributes:
-        out: results; what a pipe reads.
-        err: progress, notices, errors.
         debug: show tracebacks.
+        verbose: show details.
     """
 
-    out: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=False))
-    err: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
-    debug: bool = False
-    verbose: bool = False
+    def __init__(self) -> None:
+        self.debug = False
+        self.verbose = False
+
+    @cached_property
+    def out(self) -> Console:
+        """Results; what a pipe reads."""
+        return _console(stderr=False)
+
+    @cached_property
+    def err(self) -> Console:
+        """Progress, notices, errors."""
+        return _console(stderr=True)
 
     def json(self, value: Any) -> None:
         """One JSON document on standard output, nothing else."""
-        sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+        self.line(json.dumps(value, ensure_ascii=False, indent=2))
+
+    def line(self, text: str) -> None:
+        """A result as it is: no markup, no folding."""
+        sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
     def notice(self, text: str) -> None:
         """One line for the person who watches."""
+        from rich.text import Text
+
         self.err.print(Text(text, style="dim"))
 
     def detail(self, text: str) -> None:
@@ -43,19 +61,41 @@ class Terminal:
         if self.verbose:
             self.notice(text)
 
+    def working(self, text: str) -> AbstractContextManager[Any]:
+        """A spinner while something takes longer than a moment; nothing in a pipe."""
+        return self.err.status(text)
+
     def error(self, exc: BaseException) -> None:
         """One readable paragraph: what was being done, what was found, what to try."""
+        from rich.text import Text
+
         if self.debug:
             self.err.print(Text("".join(traceback.format_exception(exc)).rstrip(), style="dim"))
         for problem in getattr(exc, "errors", None) or [exc]:
             self._paragraph(problem)
 
     def _paragraph(self, exc: BaseException) -> None:
+        from rich.text import Text
+
         text = Text("Error: ", style="bold red")
-        text.append(str(exc) or type(exc).__name__, style="default not bold")
+        text.append(_sentence(exc), style="default not bold")
         self.err.print(text)
         hint = exc.hint if isinstance(exc, MaestroError) else None
         if hint:
             self.err.print(Text(f"  {hint}"))
         if not isinstance(exc, MaestroError) and not self.debug:
             self.err.print(Text("  This is a bug of maestroctl; --debug shows where."))
+
+
+def _sentence(exc: BaseException) -> str:
+    if isinstance(exc, MaestroError):
+        return str(exc)
+    return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or os.environ.get("COLUMNS") else _PIPE_WIDTH
+    return Console(stderr=stderr, highlight=False, width=width)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from maestroctl.cli import render
-from maestroctl.cli.api import CoordinatorApi, run_async
-from maestroctl.cli.commands.ps import JsonOption, UrlOption
 from maestroctl.cli.context import terminal
+from maestroctl.cli.runtime import JsonOption, UrlOption
 from maestroctl.domain.outcome import JobStatus
 
 app = typer.Typer(help="One job: show it, cancel it.", no_args_is_help=True)
@@ -24,58 +23,66 @@ def list_jobs(
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, newest first."""
+    from maestroctl.cli import render
+    from maestroctl.cli.api import get_once
 
-    async def fetch() -> Any:
-        async with CoordinatorApi(url) as api:
-            query: dict[str, str | int] = {"limit": limit}
-            if status is not None:
-                query["status"] = status.value
-            return await api.get("/api/jobs", **query)
-
-    document = run_async(fetch())
+    query: dict[str, str | int] = {"limit": limit}
+    if status is not None:
+        query["status"] = status.value
+    document = get_once(url, "/api/jobs", **query)
     if as_json:
         terminal.json(document)
     elif document["jobs"]:
         terminal.out.print(render.jobs_table(document["jobs"]))
     else:
-        terminal.notice("No jobs yet. `maestroctl submit WORKFLOW.toml` runs one.")
+        terminal.notice("No jobs. `maestroctl submit WORKFLOW.toml` runs one.")
 
 
 @app.command("show")
-def show(job: JobArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
+def show(
+    job: JobArgument,
+    steps: Annotated[bool, typer.Option("--steps", help="Print what every step said.")] = False,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show one job: its stages, what each waited for, its output."""
+    from maestroctl.cli.api import get_once
 
-    async def fetch() -> Any:
-        async with CoordinatorApi(url) as api:
-            return await api.get(f"/api/jobs/{job}")
-
-    document = run_async(fetch())
+    document = get_once(url, f"/api/jobs/{quote(job, safe='')}")
     if as_json:
         terminal.json(document)
     else:
-        print_job(document)
+        print_job(document, steps=steps)
 
 
 @app.command("cancel")
-def cancel(job: JobArgument, url: UrlOption = None) -> None:
+def cancel(job: JobArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Cancel a job: queued stages are dropped, running ones aborted."""
+    from maestroctl.cli.api import post_once
 
-    async def call() -> Any:
-        async with CoordinatorApi(url) as api:
-            return await api.post(f"/api/jobs/{job}/cancel")
+    document = post_once(url, f"/api/jobs/{quote(job, safe='')}/cancel")
+    if as_json:
+        terminal.json(document)
+    else:
+        terminal.err.print(f"{job}: cancelled", markup=False)
 
-    run_async(call())
-    terminal.err.print(f"{job}: cancelled")
 
-
-def print_job(document: dict[str, Any]) -> None:
+def print_job(document: dict[str, Any], *, steps: bool) -> None:
     """A job for a person."""
+    from rich.text import Text
+
+    from maestroctl.cli import render
+
     out = terminal.out
-    line = render.status_text(document["status"])
-    out.print(document["job_id"], document["workflow"] or "request", line)
+    head = Text(f"{document['job_id']}  {document['workflow'] or 'request'}  ", style="bold")
+    out.print(head + render.status_text(document["status"]))
     if document["reason"]:
-        out.print(document["reason"], style="red" if document["status"] == "failed" else "dim")
+        failed = document["status"] == JobStatus.FAILED
+        out.print(Text(document["reason"], style="red" if failed else "dim"))
     if document["stages"]:
         out.print(render.stages_table(document["stages"]))
-    if document["output"]:
-        out.print(document["output"], markup=False)
+    for step in document["steps"] if steps else ():
+        out.print(Text(render.step_label(step), style="bold"))
+        out.print(Text(step["output"]))
+    if document["output"] and not steps:
+        out.print(Text(document["output"]))

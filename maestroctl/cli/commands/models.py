@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from maestroctl.cli import render
-from maestroctl.cli.api import CoordinatorApi, run_async
-from maestroctl.cli.commands.ps import JsonOption, UrlOption
 from maestroctl.cli.context import terminal
+from maestroctl.cli.runtime import JsonOption, UrlOption, run_async
 from maestroctl.domain.messages import ModelAction
 
 app = typer.Typer(help="Models: list them, fetch them, move them by hand.", no_args_is_help=True)
@@ -21,35 +19,26 @@ ModelArgument = Annotated[str, typer.Argument(help="Name of a model.")]
 
 @app.command("list")
 def list_models(url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Every configured model, whatever its state. Wakes nothing."""
+    """Every configured model and group, whatever its state. Wakes nothing."""
+    from maestroctl.cli import render
+    from maestroctl.cli.api import get_once
 
-    async def fetch() -> Any:
-        async with CoordinatorApi(url) as api:
-            return await api.get("/v1/models")
-
-    document = run_async(fetch())
-    if as_json:
-        terminal.json(document)
-        return
-    made = render.table("NAME", "KIND", "STATE")
-    for model in document["data"]:
-        extra = model.get("maestro", {})
-        state = extra.get("status") or extra.get("state") or "–"
-        made.add_row(model["id"], extra.get("kind", "model"), render.status_text(str(state)))
-    terminal.out.print(made)
-
-
-def _act(action: ModelAction, model: str, url: str | None, as_json: bool) -> None:
-    async def call() -> Any:
-        async with CoordinatorApi(url) as api:
-            return await api.post(f"/api/models/{quote(model, safe='')}/{action.value}")
-
-    with terminal.err.status(f"{action.value} {model}"):
-        document = run_async(call())
+    document = get_once(url, "/v1/models")
     if as_json:
         terminal.json(document)
     else:
-        terminal.err.print(f"{model}: {action.value} done")
+        terminal.out.print(render.model_list_table(document["data"]))
+
+
+def _act(action: ModelAction, model: str, url: str | None, as_json: bool) -> None:
+    from maestroctl.cli.api import post_once
+
+    with terminal.working(f"{action.value} {model}"):
+        document = post_once(url, f"/api/models/{quote(model, safe='')}/{action.value}")
+    if as_json:
+        terminal.json(document)
+    else:
+        terminal.err.print(f"{model}: {action.value} done", markup=False)
 
 
 @app.command("wake")
@@ -87,24 +76,11 @@ def fetch(
     fleet_file: Annotated[
         Path | None, typer.Argument(help="fleet.toml; without one, the built-in fleet.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Have the weights of every model of a fleet on this machine, so that starts need no network."""
-    from maestroctl.cli.fleet_source import load
-    from maestroctl.live.models.sources import prepare_model
+    """Have the weights of a fleet's models on this machine, so that starts need no network."""
+    from maestroctl.cli.model_fetch import fetch_models
 
-    fleet = load(fleet_file).spec
-
-    async def prepare() -> None:
-        for model in fleet.models.values():
-            if model.source is None:
-                continue
-            with terminal.err.status(f"{model.name}: {model.source}") as status:
-                prepared = await prepare_model(
-                    model.source,
-                    fleet.engines[model.engine],
-                    tensor_parallel=model.tensor_parallel,
-                    progress=lambda text, name=model.name: status.update(f"{name}: {text}"),  # type: ignore[misc]
-                )
-            terminal.err.print(f"{model.name}: {model.source} is ready in {prepared.folder}")
-
-    run_async(prepare())
+    fetched = run_async(fetch_models(fleet_file))
+    if as_json:
+        terminal.json({"models": fetched})

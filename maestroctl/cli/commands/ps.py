@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
-
-from maestroctl.cli import render
-from maestroctl.cli.api import CoordinatorApi, run_async
 from maestroctl.cli.context import terminal
-
-UrlOption = Annotated[str | None, typer.Option("--url", help="Coordinator, if not the default.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+from maestroctl.cli.runtime import JsonOption, UrlOption
 
 
 def ps(url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Show every model on every node: state, memory, what runs."""
+    """Show every model on every node: state, memory, what runs. Wakes nothing."""
+    from maestroctl.cli import render
+    from maestroctl.cli.api import get_once
 
-    async def fetch() -> Any:
-        async with CoordinatorApi(url) as api:
-            return await api.get("/api/ps")
-
-    document = run_async(fetch())
+    document = get_once(url, "/api/ps")
     if as_json:
         terminal.json(document)
         return
-    terminal.out.print(render.engines_table(document["engines"]))
-    if document["devices"]:
-        terminal.out.print(render.devices_table(document["devices"]))
-    for row in document["engines"]:
+    terminal.out.print(render.models_table(document["models"]))
+    devices = [
+        {"node": node["node"], **device} for node in document["nodes"] for device in node["devices"]
+    ]
+    if devices:
+        terminal.out.print(render.devices_table(devices))
+    for node in document["nodes"]:
+        if not node["connected"]:
+            terminal.err.print(f"node {node['node']}: not connected", style="yellow")
+    for row in document["models"]:
         if row.get("failure"):
-            terminal.err.print(f"{row['model']}: {row['failure']}", style="red")
+            terminal.err.print(f"{row['model']}: {row['failure']}", style="red", markup=False)

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from maestroctl.cli.api import run_async
 from maestroctl.cli.context import terminal
 from maestroctl.cli.exit_codes import ExitCode
+from maestroctl.cli.runtime import run_async
 from maestroctl.domain.fleet import FleetSpec
 
 

@@ -1,0 +1,87 @@
+"""``maestroctl``: the Typer application, and the top of the process.
+
+Command files are imported for their help texts alone; whatever is heavy (HTTP, configuration,
+tables) is imported by the command that runs, so that ``--help`` and completion answer at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from maestroctl import __version__
+from maestroctl.cli import context
+from maestroctl.cli.commands import (
+    config,
+    jobs,
+    models,
+    node,
+    ps,
+    serve,
+    submit,
+)
+from maestroctl.cli.exit_codes import exit_code_of
+
+EPILOG = (
+    "Exit codes: 0 ok, 1 failed, 2 wrong arguments or a mistake in a file, 3 nothing answers,"
+    " 4 state or port in use, 70 a bug, 130 interrupted."
+    " MAESTROCTL_URL and MAESTROCTL_API_KEY name the coordinator and its key;"
+    " MAESTROCTL_HOME the folder of state, engines and models."
+)
+
+app = typer.Typer(
+    name="maestroctl",
+    help="Serve many language models to multi-agent workflows on few GPUs.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"maestroctl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show it and exit."),
+    ] = False,
+) -> None:
+    """Serve many language models to multi-agent workflows on few GPUs."""
+    del version
+    context.terminal.verbose = verbose or debug
+    context.terminal.debug = debug
+
+
+_START = "Start"
+_RUN = "Run"
+_LOOK = "Look"
+
+app.command("serve", rich_help_panel=_START)(serve.serve)
+app.command("submit", rich_help_panel=_RUN)(submit.submit)
+app.command("jobs", rich_help_panel=_RUN)(jobs.list_jobs)
+app.add_typer(jobs.app, name="job", rich_help_panel=_RUN)
+app.add_typer(models.app, name="models", rich_help_panel=_RUN)
+app.command("ps", rich_help_panel=_LOOK)(ps.ps)
+app.add_typer(config.app, name="config", rich_help_panel=_LOOK)
+app.add_typer(node.app, name="node", rich_help_panel=_LOOK)
+
+
+def run() -> None:
+    """Run the command line; every error becomes one paragraph and an exit code."""
+    try:
+        app()
+    except KeyboardInterrupt as exc:
+        sys.exit(exit_code_of(exc))
+    except Exception as exc:
+        context.terminal.error(exc)
+        sys.exit(exit_code_of(exc))
