@@ -1,0 +1,221 @@
+"""The stage descriptor of a request: what the scheduler and the predictors see of it.
+
+Prompt tokens are bytes times a running tokens-per-byte of (model, role); engines correct it with
+the `usage` of every answer. Nothing is tokenized here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import OrderedDict
+from typing import Any
+
+from maestroctl.domain.ids import JobId, ModelName, StageId
+from maestroctl.domain.stage import PromptTokens, StageDescriptor, StageText
+from maestroctl.gateway.conversation import Conversation
+from maestroctl.gateway.identity import Claims
+from maestroctl.gateway.openai_schema import Api, Body
+
+START_TOKENS_PER_BYTE = 0.25
+_LEAST, _MOST = 0.005, 1.5
+"""Bounds of a believable tokens-per-byte."""
+_GAIN = 0.2
+_TOKENS_PER_PART = 512
+"""Nominal, for an image or audio part."""
+_MAX_RATIOS = 4096
+_MAX_JOBS = 20_000
+_JOB_TTL_S = 1800.0
+
+
+class TokenCounter:
+    """Tokens of a prompt from its bytes, per (model, role)."""
+
+    def __init__(self) -> None:
+        self._ratios: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def tokens_per_byte(self, model: str, role: str) -> float:
+        """The running ratio; that of the model, or the start value, while the role is new."""
+        ratio = self._ratios.get((model, role))
+        if ratio is None:
+            ratio = self._ratios.get((model, ""), START_TOKENS_PER_BYTE)
+        return ratio
+
+    def learn(self, model: str, role: str, num_bytes: int, num_tokens: int) -> None:
+        """Correct the ratio by what an engine counted."""
+        if num_bytes <= 0 or num_tokens <= 0:
+            return
+        seen = min(max(num_tokens / num_bytes, _LEAST), _MOST)
+        for key in {(model, role), (model, "")}:
+            old = self._ratios.get(key)
+            self._ratios[key] = seen if old is None else old + _GAIN * (seen - old)
+            self._ratios.move_to_end(key)
+        while len(self._ratios) > _MAX_RATIOS:
+            self._ratios.popitem(last=False)
+
+
+class _JobState:
+    """What came before in one job."""
+
+    __slots__ = ("calls", "roles", "seen_s")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.roles: dict[str, int] = {}
+        self.seen_s = 0.0
+
+
+class JobPositions:
+    """Counts the calls of each job; a bounded memory, least recently seen jobs go first."""
+
+    def __init__(self, *, max_jobs: int = _MAX_JOBS, ttl_s: float = _JOB_TTL_S) -> None:
+        self._jobs: OrderedDict[JobId, _JobState] = OrderedDict()
+        self._max_jobs = max_jobs
+        self._ttl_s = ttl_s
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def count(self, job: JobId, role: str, now_s: float) -> tuple[int, int]:
+        """Position of a new call in its job, and how often its role was called before."""
+        state = self._jobs.get(job)
+        if state is None or now_s - state.seen_s > self._ttl_s:
+            state = self._jobs[job] = _JobState()
+        self._jobs.move_to_end(job)
+        state.seen_s = now_s
+        position, invocation = state.calls, state.roles.get(role, 0)
+        state.calls += 1
+        if len(state.roles) < 256 or role in state.roles:
+            state.roles[role] = invocation + 1
+        while len(self._jobs) > self._max_jobs:
+            self._jobs.popitem(last=False)
+        return position, invocation
+
+
+def prompt_bytes(body: Body, conversation: Conversation) -> int:
+    """Bytes that turn into prompt tokens: the conversation and the tools."""
+    total = _size(conversation.system)
+    for turn in conversation.turns:
+        total += _size(turn.text)
+        for name, arguments in turn.calls:
+            total += _size(name) + (_size(arguments) if isinstance(arguments, str) else 64)
+    tools = body.fields.get("tools")
+    return total + (memoryview(tools).nbytes if tools is not None else 0)
+
+
+def read_text(conversation: Conversation) -> StageText:
+    """System text, last user turn and the rest, for the predictors."""
+    turns = conversation.turns
+    last = next((i for i in range(len(turns) - 1, -1, -1) if turns[i].role == "user"), None)
+    if last is None:
+        return StageText(conversation.system, "", "\n".join(turn.text for turn in turns))
+    rest = "" if len(turns) == 1 else "\n".join(t.text for i, t in enumerate(turns) if i != last)
+    return StageText(conversation.system, turns[last].text, rest)
+
+
+def build_descriptor(
+    *,
+    stage_id: StageId,
+    job: JobId,
+    claims: Claims,
+    candidates: tuple[ModelName, ...],
+    body: Body,
+    conversation: Conversation,
+    text: StageText,
+    num_bytes: int,
+    ratio: float,
+    position: tuple[int, int],
+    now_s: float,
+) -> StageDescriptor:
+    """Put together what is known of the stage; see `StageDescriptor` for the fields.
+
+    Args:
+        num_bytes: of `prompt_bytes`.
+        ratio: tokens per byte.
+        position: of `JobPositions.count`.
+    """
+    known = body.known
+    names = sorted(tool.label for tool in known.get("tools") or ())
+    others = sum(len(turn.others) for turn in conversation.turns)
+    exact = conversation.num_token_ids + others * _TOKENS_PER_PART
+    return StageDescriptor(
+        stage_id=stage_id,
+        job_id=job,
+        candidates=candidates,
+        arrival_s=now_s,
+        prompt_tokens=PromptTokens(
+            system=math.ceil(_size(text.system) * ratio),
+            user=math.ceil(_size(text.last_user) * ratio),
+            full=math.ceil(num_bytes * ratio) + exact,
+        ),
+        workflow=claims.workflow,
+        step=claims.stage or f"call-{position[0]}",
+        role=claims.role,
+        service_class=claims.service_class,
+        deadline_s=None if claims.deadline_s is None else now_s + claims.deadline_s,
+        position=position[0],
+        depth=position[0],
+        invocation_index=position[1],
+        max_tokens=_output_limit(body),
+        tools_available=len(names),
+        tools_digest=_digest(names) if names else "",
+        tool_choice=_tool_choice(known.get("tool_choice")),
+        response_format=_response_format(known),
+        reasoning=_reasoning(known),
+    )
+
+
+def _size(text: str) -> int:
+    """Bytes in UTF-8; `isascii` is a flag of the string, encoding is not."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _output_limit(body: Body) -> int | None:
+    if body.api is Api.EMBEDDINGS:
+        return 1  # no output; descriptors count at least one token
+    for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"):
+        limit = body.known.get(name)
+        if limit is not None:
+            return int(limit)
+    return None
+
+
+def _digest(names: list[str]) -> str:
+    text = "\0".join(names).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
+
+
+def _tool_choice(choice: Any) -> str:
+    """``auto``, ``none``, ``required`` or the name of the tool that must be called."""
+    if isinstance(choice, dict):
+        function = choice.get("function")
+        named = function.get("name") if isinstance(function, dict) else choice.get("name")
+        choice = named or choice.get("type") or "auto"
+    if choice is None:
+        return "auto"
+    return "required" if choice == "any" else str(choice)
+
+
+def _response_format(known: dict[str, Any]) -> str:
+    form = known.get("response_format")
+    if form is None and isinstance(known.get("text"), dict):
+        form = known["text"].get("format")
+    kind = form.get("type") if isinstance(form, dict) else None
+    return kind if isinstance(kind, str) else "text"
+
+
+def _reasoning(known: dict[str, Any]) -> str:
+    """Reasoning effort or mode, as far as the request says it."""
+    effort = known.get("reasoning_effort")
+    if effort:
+        return str(effort)
+    reasoning = known.get("reasoning")
+    if reasoning and isinstance(reasoning.get("effort"), str):
+        return str(reasoning["effort"])
+    thinking = known.get("thinking")
+    if thinking and isinstance(thinking.get("type"), str):
+        return str(thinking["type"])
+    template = known.get("chat_template_kwargs")
+    if template and isinstance(template.get("enable_thinking"), bool):
+        return "enabled" if template["enable_thinking"] else "disabled"
+    return ""
