@@ -17,6 +17,7 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from simpleeval import InvalidExpression, SimpleEval
@@ -188,6 +189,12 @@ class Condition:
             raise ExpressionFailed(str(exc)) from exc
         except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as exc:
             raise ExpressionFailed(str(exc) or type(exc).__name__) from exc
+
+
+@lru_cache(maxsize=256)
+def condition(source: str) -> Condition:
+    """`Condition`, kept: a workflow is checked, then run, often many times over."""
+    return Condition(source)
 
 
 def _parse(source: str) -> ast.Expression:

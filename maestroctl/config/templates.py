@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from jinja2 import TemplateError, Undefined, nodes
@@ -117,6 +118,18 @@ class ListTemplate:
         if len(value) > MAX_ITEMS:
             raise TemplateMistake(f"for_each gave {len(value)} items, at most {MAX_ITEMS}")
         return list(value)
+
+
+@lru_cache(maxsize=1024)
+def prompt_template(source: str) -> PromptTemplate:
+    """`PromptTemplate`, kept: a workflow is checked, then run, often many times over."""
+    return PromptTemplate(source)
+
+
+@lru_cache(maxsize=256)
+def list_template(source: str) -> ListTemplate:
+    """`ListTemplate`, kept like `prompt_template`."""
+    return ListTemplate(source)
 
 
 def _collect(chunks: Iterable[str]) -> str:

@@ -17,10 +17,10 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from maestroctl.config import workflow_tables as schema
-from maestroctl.config.expressions import Condition
+from maestroctl.config.expressions import condition
 from maestroctl.config.kinds import Mismatch, check_json, did_you_mean
 from maestroctl.config.source import Source, read_text
-from maestroctl.config.templates import ListTemplate, PromptTemplate
+from maestroctl.config.templates import list_template, prompt_template
 from maestroctl.config.toml_lines import Path
 from maestroctl.config.workflow_checks import check_steps
 from maestroctl.config.workflow_names import check_against_fleet
@@ -99,11 +99,11 @@ def needs_input(spec: WorkflowSpec) -> bool:
     references = []
     for step in spec.steps.values():
         texts = [step.prompt, step.system]
-        references += [PromptTemplate(text).references for text in texts if text]
+        references += [prompt_template(text).references for text in texts if text]
         if step.for_each is not None:
-            references.append(ListTemplate(step.for_each).references)
+            references.append(list_template(step.for_each).references)
         if step.repeat is not None:
-            references.append(Condition(step.repeat.until).references)
+            references.append(condition(step.repeat.until).references)
     reads = any("input" in found.names for found in references)
     return reads and not any("input" in found.guarded for found in references)
 
@@ -140,7 +140,8 @@ def _step_document(step: StepSpec) -> dict[str, Any]:
             "until": step.repeat.until,
             "at_most": step.repeat.at_most,
         }
-    return document | {key: value for key, value in optional.items() if value}
+    empty: tuple[Any, ...] = (None, "", [], {})
+    return document | {key: value for key, value in optional.items() if value not in empty}
 
 
 # --- reading ------------------------------------------------------------------------------------

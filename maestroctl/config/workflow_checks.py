@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from maestroctl.config.expressions import Condition
+from maestroctl.config.expressions import Condition, condition
 from maestroctl.config.graph import add_loop_ends, ancestors, find_cycle, readable_steps
 from maestroctl.config.kinds import did_you_mean
 from maestroctl.config.source import Source
 from maestroctl.config.step_view import STEP_FIELDS
 from maestroctl.config.template_syntax import References
-from maestroctl.config.templates import ListTemplate, PromptTemplate
+from maestroctl.config.templates import ListTemplate, PromptTemplate, list_template, prompt_template
 from maestroctl.config.toml_lines import Path
 from maestroctl.domain.workflow import StepSpec, ToolSpec
 
@@ -149,14 +149,14 @@ class _Scopes:
         """Compile what the step has to render, and check what it reads."""
         base = {"input", "steps", "vars", "visit", "previous"}
         inner = base | ({"item", "index"} if step.for_each is not None else set())
-        self._one((*path, "prompt"), step, step.prompt, inner, PromptTemplate)
+        self._one((*path, "prompt"), step, step.prompt, inner, prompt_template)
         if step.system is not None:
-            self._one((*path, "system"), step, step.system, inner, PromptTemplate)
+            self._one((*path, "system"), step, step.system, inner, prompt_template)
         if step.for_each is not None:
-            self._one((*path, "for_each"), step, step.for_each, base, ListTemplate)
+            self._one((*path, "for_each"), step, step.for_each, base, list_template)
         if step.repeat is not None:
             place = (*path, "repeat", "until")
-            self._one(place, step, step.repeat.until, inner | {"output"}, Condition, ends=True)
+            self._one(place, step, step.repeat.until, inner | {"output"}, condition, ends=True)
 
     def _one(
         self,

@@ -13,14 +13,20 @@ from maestroctl.errors import ConfigError, ConfigErrors
 from maestroctl.gateway.submit import JobRequest
 
 
-def check_request(request: JobRequest, fleet: FleetSpec) -> None:
+def check_request(request: JobRequest, fleet: FleetSpec | None = None) -> None:
     """Refuse a run that could not end well.
+
+    Args:
+        request: from anybody; nothing of it is trusted.
+        fleet: checks models and tools against it; None = the caller does.
 
     Raises:
         ConfigErrors: everything that is wrong with it.
     """
+    errors = _misnamed(request)
+    if errors:
+        raise ConfigErrors(errors)
     workflow_from_document(workflow_document(request.workflow), fleet=fleet)
-    errors = []
     for name in request.variables:
         if name not in request.workflow.variables:
             hint = did_you_mean(name, sorted(request.workflow.variables))
@@ -41,3 +47,14 @@ def check_request(request: JobRequest, fleet: FleetSpec) -> None:
         )
     if errors:
         raise ConfigErrors(errors)
+
+
+def _misnamed(request: JobRequest) -> list[ConfigError]:
+    """Parts filed under another name than their own, which no file can say but JSON can."""
+    named = [("steps", key, step.name) for key, step in request.workflow.steps.items()]
+    named += [("tools", key, tool.name) for key, tool in request.workflow.tools.items()]
+    return [
+        ConfigError(f"it is filed under {key!r}, but its name is {name!r}", key=f"{kind}.{key}")
+        for kind, key, name in named
+        if key != name
+    ]

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from maestroctl.config.expressions import Condition, ExpressionFailed
+from maestroctl.config.expressions import ExpressionFailed, condition
 from maestroctl.config.graph import depths
 from maestroctl.config.step_view import StepView
-from maestroctl.config.templates import ListTemplate, PromptTemplate
+from maestroctl.config.templates import list_template, prompt_template
 from maestroctl.domain.ids import JobId, ModelName
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.domain.workflow import StepSpec, ToolSpec, WorkflowSpec
@@ -53,10 +53,10 @@ class StepPlan:
     def __init__(self, spec: StepSpec, tools: tuple[ToolSpec, ...]) -> None:
         self.spec = spec
         self.tools = tools
-        self.prompt = PromptTemplate(spec.prompt)
-        self.system = PromptTemplate(spec.system) if spec.system else None
-        self.for_each = ListTemplate(spec.for_each) if spec.for_each else None
-        self.until = Condition(spec.repeat.until) if spec.repeat else None
+        self.prompt = prompt_template(spec.prompt)
+        self.system = prompt_template(spec.system) if spec.system else None
+        self.for_each = list_template(spec.for_each) if spec.for_each else None
+        self.until = condition(spec.repeat.until) if spec.repeat else None
 
 
 class JobRun:

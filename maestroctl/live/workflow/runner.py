@@ -34,6 +34,7 @@ from maestroctl.domain.prediction import Prediction
 from maestroctl.domain.stage import StageDescriptor, StageText
 from maestroctl.errors import ConfigError
 from maestroctl.gateway.submit import JobRequest, StageService
+from maestroctl.live.workflow.admission import check_request
 from maestroctl.live.workflow.job import JobRun
 from maestroctl.live.workflow.messages import TokenRatios
 from maestroctl.live.workflow.progress import OnProgress, Progress, ProgressKind
@@ -127,13 +128,15 @@ class WorkflowRunner:
 
         Args:
             job_id: of the run.
-            request: checked by `check_request`.
+            request: from anybody; it is checked here as a file would be.
             finished: results the store has from before a restart.
             deadline_s: absolute, in the core's clock; None = none.
 
         Raises:
-            ConfigError: a tool is not allowed or cannot be found, or a model is unknown.
+            ConfigError: the workflow is wrong, an input or variable is missing or unknown, a tool
+                is not allowed or cannot be found, or a model is unknown.
         """
+        check_request(request)
         tools = ToolSet(request.workflow.tools.values(), self._allow_tools)
         job = JobRun(job_id, request, deadline_s, finished, tools)
         for step in request.workflow.steps.values():
@@ -177,6 +180,12 @@ class WorkflowRunner:
         except TemplateMistake as exc:
             reason = f"step {effect.step!r}: for_each: {exc}"
             self._fail(effect.job_id, StepRef(effect.step, effect.visit), Outcome.INVALID, reason)
+            return
+        # An error of ours must fail this job, not the coordinator.
+        except Exception as exc:
+            _log.exception("step %r of job %s", effect.step, effect.job_id)
+            reason = f"step {effect.step!r}: internal error: {type(exc).__name__}: {exc}"
+            self._fail(effect.job_id, StepRef(effect.step, effect.visit), Outcome.FAILED, reason)
             return
         self._post(StepPrepared(effect.job_id, effect.step, effect.visit, num_items))
 

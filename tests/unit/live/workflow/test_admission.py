@@ -59,3 +59,9 @@ def test_spec_that_was_not_read_from_a_file_is_checked_too() -> None:
 def test_input_with_a_default_may_be_left_out(prompt: str) -> None:
     text = f'[[step]]\nname = "a"\nprompt = "{prompt}"\n'
     check_request(JobRequest(parse_workflow(text)), FLEET)
+
+
+def test_part_filed_under_another_name_is_refused() -> None:
+    spec = parse_workflow(STEP)
+    with pytest.raises(ConfigErrors, match=r"steps\.b: it is filed under 'b'"):
+        check_request(JobRequest(replace(spec, steps={"b": spec.steps["a"]}), "x"), FLEET)

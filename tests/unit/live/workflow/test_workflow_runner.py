@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from maestroctl.config import parse_workflow
 from maestroctl.domain.outcome import JobStatus, Outcome
+from maestroctl.domain.workflow import RepeatSpec
 from maestroctl.errors import ConfigError, InvalidRequest, Overloaded, Unavailable, UpstreamFailed
 from maestroctl.gateway.submit import JobRequest, StageCall
 from maestroctl.live.workflow.progress import ProgressKind
@@ -200,7 +202,11 @@ async def test_input_may_be_any_json_value() -> None:
     ("text", "given", "part"),
     [
         ('[[step]]\nname="a"\nprompt="{{ input.x }}"', "text", "no 'x' in this text"),
-        ('[[step]]\nname="a"\nprompt="{{ input }}"', None, "'input' is undefined"),
+        (
+            '[[step]]\nname="a"\nprompt="{{ input }} {{ 1 if input is defined }}"',
+            None,
+            "'input' is undefined",
+        ),
         (
             '[[step]]\nname="a"\nfor_each="{{ input }}"\nprompt="x"',
             "text",
@@ -390,6 +396,27 @@ async def test_tool_that_is_not_allowed_is_refused_before_anything_starts() -> N
     assert caught.value.hint is not None
     assert "[tools]" in caught.value.hint
     assert host.stages.calls == []
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "part"),
+    [(None, {}, "needs an input"), ("x", {"no": 1}, "no variable 'no'")],
+)
+async def test_wrong_request_is_refused_before_anything_starts(
+    given: object, variables: dict[str, object], part: str
+) -> None:
+    host = FakeHost(echo)
+    with pytest.raises(ConfigError, match=part):
+        await host.run_job(request(SERIAL, given, variables=variables))
+    assert host.stages.calls == []
+
+
+async def test_workflow_that_is_wrong_is_refused_however_it_was_made() -> None:
+    spec = parse_workflow(SERIAL)
+    step = replace(spec.steps["plan"], repeat=RepeatSpec("plan", "().__class__"))
+    host = FakeHost(echo)
+    with pytest.raises(ConfigError, match="__class__"):
+        await host.run_job(JobRequest(replace(spec, steps={**spec.steps, "plan": step}), "x"))
 
 
 async def test_missing_tool_parser_is_explained() -> None:
