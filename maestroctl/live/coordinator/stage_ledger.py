@@ -85,9 +85,7 @@ class StageLedger:
             self._bus.publish(
                 "stage_dispatched",
                 track.stage.job_id,
-                **_names(track.stage),
-                model=effect.model,
-                node=effect.node,
+                **{**_names(track.stage), "model": effect.model, "node": effect.node},
             )
 
     def activated(self, stage_id: StageId, activation: str, seconds: float) -> None:
