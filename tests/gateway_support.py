@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+import uvloop
 
 from maestroctl.domain.engine import EngineStatus, ResidencyTier
 from maestroctl.domain.fleet import (
@@ -410,6 +412,17 @@ class RawClient:
             await self.writer.wait_closed()
         except ConnectionError:
             pass
+
+
+def on_uvloop(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run an async test on the event loop that the coordinator runs on."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return run
 
 
 async def within(awaitable: Any, seconds: float = DEADLINE_S) -> Any:
