@@ -15,6 +15,8 @@ from maestroctl import __version__
 from maestroctl.cli import context
 from maestroctl.cli.commands import (
     config,
+    doctor,
+    init,
     jobs,
     models,
     node,
@@ -66,12 +68,14 @@ _START = "Start"
 _RUN = "Run"
 _LOOK = "Look"
 
+app.command("init", rich_help_panel=_START)(init.init)
 app.command("serve", rich_help_panel=_START)(serve.serve)
 app.command("submit", rich_help_panel=_RUN)(submit.submit)
 app.command("jobs", rich_help_panel=_RUN)(jobs.list_jobs)
 app.add_typer(jobs.app, name="job", rich_help_panel=_RUN)
 app.add_typer(models.app, name="models", rich_help_panel=_RUN)
 app.command("ps", rich_help_panel=_LOOK)(ps.ps)
+app.command("doctor", rich_help_panel=_LOOK)(doctor.doctor)
 app.add_typer(config.app, name="config", rich_help_panel=_LOOK)
 app.add_typer(node.app, name="node", rich_help_panel=_LOOK)
 

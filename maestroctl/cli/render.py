@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from maestroctl.domain.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from maestroctl.cli.checks.check import Check
 
 _STATUS_STYLE = {
     "active": "bold green",
@@ -23,6 +26,9 @@ _STATUS_STYLE = {
     "running": "bold green",
     "cancelled": "yellow",
     "interrupted": "yellow",
+    "ok": "green",
+    "warn": "yellow",
+    "missing": "bold red",
 }
 
 
@@ -83,6 +89,21 @@ def model_list_table(models: Iterable[Mapping[str, Any]]) -> Table:
             str(model.get("max_model_len") or "–"),
             Text(", ".join(members) or "–"),
         )
+    return made
+
+
+def checks_table(checks: Iterable[Check]) -> Table:
+    """`doctor`: one line per check, the fix below it."""
+    made = table("", "CHECK", "FOUND")
+    area = ""
+    for check in checks:
+        if area and check.area != area:
+            made.add_section()
+        area = check.area
+        found = Text(check.found)
+        if check.fix:
+            found.append(f"\n-> {check.fix}", style="bold")
+        made.add_row(status_text(check.level), Text(check.name), found)
     return made
 
 
