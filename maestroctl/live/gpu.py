@@ -86,6 +86,12 @@ def read_process_bytes(pids: Iterable[int]) -> dict[DeviceName, int]:
     return held
 
 
+def read_used_bytes(devices: Iterable[DeviceName]) -> int:
+    """Memory in use by anybody on the fullest of some devices; 0 without a GPU."""
+    used = {one.device: one.total_bytes - one.free_bytes for one in read_gpus()}
+    return max((used.get(device, 0) for device in devices), default=0)
+
+
 def read_cpu() -> DeviceReading:
     """This machine's processor and memory."""
     return DeviceReading(

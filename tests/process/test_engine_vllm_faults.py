@@ -223,6 +223,19 @@ async def test_healthy_engine_is_adopted_by_the_next_daemon(tmp_path: Path) -> N
     assert not procfs.find_members(_token(adopted))
 
 
+async def test_adopted_engine_that_was_left_paused_goes_on(tmp_path: Path) -> None:
+    order = stub_order(tmp_path)
+    engine = await make_engine(order)
+    await engine.start(MIB)
+    client = EngineClient(engine.address)
+    await client.post("/pause?mode=keep&clear_cache=false", {})
+    await engine.detach()
+    (adopted,) = (await recover_engines(tmp_path, lambda _: order)).adopted
+    assert await asyncio.wait_for(client.text("x"), 5)
+    await client.close()
+    await adopted.stop()
+
+
 async def test_engine_of_another_configuration_is_ended_not_adopted(tmp_path: Path) -> None:
     engine = await start_stub(tmp_path)
     await engine.detach()

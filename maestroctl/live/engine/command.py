@@ -90,12 +90,12 @@ class CommandEngine(ManagedEngine):
     async def sleep(self, tier: ResidencyTier) -> EngineReadings:  # noqa: ARG002
         """Send the model's sleep request and wait until memory has come back."""
         action = self._require(self._order.model.sleep_action, "sleep")
-        before = await self.read_memory()
+        before = await self._read_held_bytes(await self.read_memory())
         await self._send(action)
         self._is_asleep = True
         self._kv_pool_bytes = 0
         # `_verify_freed` asks for half of what it is given.
-        least_bytes = int(before.device_bytes * _LEAST_FREED_SHARE * 2)
+        least_bytes = int(before * _LEAST_FREED_SHARE * 2)
         return await self._verify_freed(before, least_bytes, "sleep")
 
     async def wake(self) -> EngineReadings:

@@ -316,13 +316,21 @@ class ManagedEngine(ABC):
                 f"{body[:300].strip()}"
             )
 
-    async def _verify_freed(
-        self, before: EngineReadings, least_bytes: int, what: str
-    ) -> EngineReadings:
+    async def _read_held_bytes(self, readings: EngineReadings) -> int:
+        """What falls when the engine frees memory.
+
+        In a container with process ids of its own NVML knows the engine's processes by other
+        ids. Then the whole device is read: nothing else changes on it during a transition.
+        """
+        if readings.device_bytes > 0 or self._order.devices[0].startswith("cpu"):
+            return readings.device_bytes
+        return await asyncio.to_thread(gpu.read_used_bytes, self._order.devices)
+
+    async def _verify_freed(self, held_before: int, least_bytes: int, what: str) -> EngineReadings:
         """Wait until the device reading has fallen by enough.
 
         Args:
-            before: reading from before the change.
+            held_before: bytes from before the change, by `_read_held_bytes`.
             least_bytes: what should have come back, as far as it is known.
             what: the change, for the error.
 
@@ -338,14 +346,14 @@ class ManagedEngine(ABC):
                 # The dead hold no memory either; that is no sleep.
                 await asyncio.wait({self._exited})
                 raise self._exit_error()
-            freed = before.device_bytes - now.device_bytes
-            if freed >= needed:
+            held = await self._read_held_bytes(now)
+            if held_before - held >= needed:
                 return now
             if clock() >= deadline_s:
                 raise EngineError(
                     f"engine '{self.engine_id}' was told to {what} and says it did, but its "
-                    f"memory went from {format_bytes(before.device_bytes)} to "
-                    f"{format_bytes(now.device_bytes)}; at least {format_bytes(needed)} should "
+                    f"memory went from {format_bytes(held_before)} to "
+                    f"{format_bytes(held)}; at least {format_bytes(needed)} should "
                     f"have come back within {format_seconds(self._order.memory_return_s)}"
                 )
             await self._pause_or_exit(_MEMORY_POLL_S)

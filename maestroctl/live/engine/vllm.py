@@ -102,6 +102,9 @@ class VllmEngine(ManagedEngine):
         if self._kv_pool_bytes == 0:
             # Level 2 is the safe guess: its wake reads the weights again whatever was kept.
             self._asleep_tier = ResidencyTier.DISK
+        elif (await self.read_state()).is_paused:
+            # Its daemon died between a pause and the drop; nobody else would ever resume it.
+            await self._unpause()
         return readings
 
     # -- reading ------------------------------------------------------------------------------
@@ -229,7 +232,10 @@ class VllmEngine(ManagedEngine):
         return running or (await self.read_state()).num_running == 0
 
     async def _drop(self, tier: ResidencyTier) -> EngineReadings:
-        before = await self.read_memory()
+        readings = await self.read_memory()
+        if self._asleep_tier is not None and (await self.read_state()).is_sleeping:
+            return readings  # nothing left to give
+        before = await self._read_held_bytes(readings)
         if self._is_cpu:
             held = await self.read_state()
             least_bytes = held.weights_bytes + held.kv_bytes

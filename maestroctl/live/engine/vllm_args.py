@@ -13,6 +13,7 @@ from pathlib import Path
 
 from maestroctl.domain.ids import DeviceName
 from maestroctl.domain.llm import EngineKind
+from maestroctl.live import gpu
 from maestroctl.live.engine.base import EngineOrder
 from maestroctl.live.engine.capabilities import Capabilities, Capability
 from maestroctl.live.engine.environment import (
@@ -56,6 +57,8 @@ def build_vllm_argv(
     argv += ["--scheduling-policy", "priority"]
     # Requests can be aborted by the name that we gave them.
     argv += ["--enable-request-id-headers"]
+    # Every reading of its state would be a line of the log.
+    argv += ["--disable-uvicorn-access-log"]
     argv += _kind_flags(order, capabilities)
     return (*argv, *order.engine.args, *model.engine_args)
 
@@ -100,7 +103,7 @@ def build_vllm_env(order: EngineOrder, capabilities: Capabilities, ipc_name: str
         # Several engines share the cores: binding would put them all on the same ones, and
         # without a thread count two engines on two cores gave a tenth of their speed.
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        env["OMP_NUM_THREADS"] = str(order.threads or os.cpu_count() or 1)
+        env["OMP_NUM_THREADS"] = str(order.threads or gpu.count_cpu_threads())
         env["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # the runner that the extension knows
         if Capability.WORKER_SLEEP in capabilities:
             env["PYTHONPATH"] = str(install_worker_extension(order.state_dir))

@@ -80,6 +80,7 @@ async def _real_order(folder: Path) -> EngineOrder:
         engine=spec,
         state_dir=folder,
         model_dir=model.folder,
+        threads=1,  # two would wait for each other at every step on a busy machine
     )
 
 
