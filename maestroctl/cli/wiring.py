@@ -20,7 +20,7 @@ from maestroctl.config.home import home_dir
 from maestroctl.domain.fleet import FleetSpec
 from maestroctl.domain.ids import NodeName
 from maestroctl.domain.messages import PROTOCOL_VERSION, CoordinatorHello
-from maestroctl.errors import FleetError, MaestroError
+from maestroctl.errors import FleetError, MaestroError, StoreError
 from maestroctl.gateway.app import create_app
 from maestroctl.gateway.server import GatewayServer
 from maestroctl.live.coordinator.control import Control
@@ -37,6 +37,9 @@ from maestroctl.telemetry.exposition import Telemetry
 
 _NODE_STOP_LIMIT_S = 60.0
 """A node that has not stopped its engines after this is killed; its next start sweeps them."""
+
+
+_PRUNE_EVERY_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ class Coordinator:
             self.gateway = GatewayServer(app, address.host, address.port)
             await self.gateway.start()
             stack.push_async_callback(self.gateway.stop)
+            pruning = asyncio.create_task(self._prune(store))
+            stack.callback(pruning.cancel)
             self._connect_nodes(stack)
             await self.desk.resume()
             self._stack = stack.pop_all()
@@ -135,7 +140,7 @@ class Coordinator:
             link = NodeLink(name, local.sockets, self._hello(name), self.host, local.ensure)
             self.host.links[name] = link
             self._local[name] = local
-            stack.push_async_callback(link.close)
+            stack.callback(link.close)
             self._links.append(asyncio.create_task(link.run()))
 
     def _hello(self, name: NodeName) -> Callable[[], CoordinatorHello]:
@@ -156,6 +161,13 @@ class Coordinator:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(link.shut_down(drain=False), _NODE_STOP_LIMIT_S)
         await self._local[name].wait_gone(_NODE_STOP_LIMIT_S)
+
+    async def _prune(self, store: Store) -> None:
+        """Forget the oldest finished jobs, now and then."""
+        while True:
+            await asyncio.sleep(_PRUNE_EVERY_S)
+            with contextlib.suppress(StoreError):  # reported by the journal already
+                await asyncio.to_thread(store.prune, self.fleet.coordinator.history_jobs)
 
     def _store_trouble(self, error: MaestroError) -> None:
         self._options.notify(f"the state database refuses: {error}")

@@ -30,22 +30,22 @@ class ModelAction(StrEnum):
 
 
 class StageHeaders:
-    """Header names of a stage on its way to the node daemon, and of the daemon's refusal."""
+    """Headers of a stage on its way to the node daemon and back, in lower case."""
 
-    STAGE = "X-Maestro-Stage"
-    ATTEMPT = "X-Maestro-Attempt"
-    MODEL = "X-Maestro-Model"
-    COMMAND = "X-Maestro-Command"
+    STAGE = "x-maestro-stage"
+    ATTEMPT = "x-maestro-attempt"
+    MODEL = "x-maestro-model"
+    COMMAND = "x-maestro-command"
     """``EPOCH.SEQ``"""
-    TOKENS = "X-Maestro-Tokens"
+    TOKENS = "x-maestro-tokens"
     """``PROMPT.BOOKED``"""
-    CLASS = "X-Maestro-Class"
-    KEY = "X-Maestro-Key"
-    REFUSED = "X-Maestro-Refused"
+    CLASS = "x-maestro-class"
+    KEY = "x-maestro-key"
+    REFUSED = "x-maestro-refused"
     """Set on a 503 of the daemon itself: the body is a JSON `StageRefusal`."""
-    ACTIVATION = "X-Maestro-Activation"
+    ACTIVATION = "x-maestro-activation"
     """On an answer: ``wake SECONDS`` or ``start SECONDS`` that the stage waited for."""
-    ABORTED = "X-Maestro-Aborted"
+    ABORTED = "x-maestro-aborted"
     """Set on a 503 of the daemon itself: the stage was aborted; the value is its outcome."""
 
 

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
-import aiohttp
-
 from maestroctl.domain.fleet import FleetSpec
 from maestroctl.domain.ids import NodeName
 from maestroctl.domain.llm import EngineKind
@@ -22,11 +20,13 @@ from maestroctl.domain.prediction import Prediction
 from maestroctl.domain.records import DecisionRecord
 from maestroctl.domain.snapshot import NodeSnapshot
 from maestroctl.domain.stage import StageDescriptor, StageText
+from maestroctl.errors import Overloaded
 from maestroctl.gateway.submit import StageCall, StageReply
 from maestroctl.live.coordinator.event_bus import EventBus
 from maestroctl.live.coordinator.node_link import NodeLink
 from maestroctl.live.coordinator.stage_call import StageCalls
 from maestroctl.live.coordinator.stage_ledger import StageLedger
+from maestroctl.live.http1.client import HttpPool
 from maestroctl.live.timers import LoopTimers, core_now_s
 from maestroctl.scheduler.coordinator_core import CoordinatorCore
 from maestroctl.scheduler.effects import (
@@ -84,8 +84,10 @@ class CoordinatorHost:
         self.wall_offset_s = time.time() - core_now_s()
         self.now_s = core_now_s
         self.ledger = StageLedger(journal, telemetry, self.bus, core_now_s, self.wall_offset_s)
-        self.calls = StageCalls(self.post, self._session, self._engine_body, self.ledger.activated)
+        telemetry.load = self.ledger.load
+        self.calls = StageCalls(self.post, self._pool, self._engine_body, self.ledger.activated)
         self.carry_out_job: Callable[[JobEffect], None] = _no_jobs
+        self._journal = journal
         self._telemetry = telemetry
         self._predict = predict
         self._on_bug = on_bug
@@ -116,7 +118,8 @@ class CoordinatorHost:
     def _observe(self, event: CoordinatorEvent, now_s: float) -> None:
         match event:
             case StageArrived():
-                self.ledger.arrived(event)
+                call = self.calls.get(event.stage.stage_id)
+                self.ledger.arrived(event, streamed=call is None or call.call.stream)
             case StageStarted():
                 self.ledger.started(event, now_s)
             case StageEnded():
@@ -153,11 +156,13 @@ class CoordinatorHost:
 
     async def run(self, call: StageCall) -> StageReply:
         """See `gateway.submit.StageService.run`."""
+        if self._journal.is_behind:
+            raise Overloaded("the state database cannot keep up", retry_after_s=2.0)
         prediction = self._predict(call.stage, call.text)
         return await self.calls.run(call, StageArrived(call.stage, prediction))
 
-    def _session(self, node: NodeName) -> aiohttp.ClientSession:
-        return self.links[node].session
+    def _pool(self, node: NodeName) -> HttpPool:
+        return self.links[node].pool
 
     def _engine_body(self, call: StageCall, dispatch: DispatchStage) -> Mapping[str, Any]:
         """The request as the chosen engine wants it: its own model name, usage, our order."""

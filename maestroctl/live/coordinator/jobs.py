@@ -92,7 +92,7 @@ class JobDesk:
             self._add(row, request, [])
         except ConfigError as exc:
             raise InvalidRequest(str(exc), hint=exc.hint) from exc
-        await self._journal.commit([row])
+        await self._journal.commit([row], retry=False)
         self._begin(row, workflow, [])
         return JobId(row.job_id)
 

@@ -8,13 +8,10 @@ on this machine (a local daemon, a forward over SSH) is not known here.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
-
-import aiohttp
 
 from maestroctl.domain.ids import ModelName, NodeName
 from maestroctl.domain.messages import (
@@ -35,7 +32,7 @@ from maestroctl.domain.messages import (
 from maestroctl.domain.records import DecisionRecord
 from maestroctl.domain.snapshot import NodeSnapshot
 from maestroctl.errors import NodeUnreachable, ProtocolMismatch
-from maestroctl.live.http import relay_session
+from maestroctl.live.http1.client import HttpPool
 from maestroctl.live.timers import core_now_s
 from maestroctl.live.transport.wire import ControlConnection, coordinator_side, open_control
 
@@ -87,7 +84,7 @@ class NodeLink:
     ) -> None:
         self.node = node
         self.problem: str | None = "not connected yet"
-        self.session: aiohttp.ClientSession = relay_session(str(sockets.stages))
+        self.pool = HttpPool(socket_path=str(sockets.stages))
         self._sockets = sockets
         self._hello = hello
         self._listener = listener
@@ -209,10 +206,9 @@ class NodeLink:
             self._control.send(Shutdown(drain))
             await self._stopped.wait()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the connections to the node."""
-        with contextlib.suppress(ConnectionError):
-            await self.session.close()
+        self.pool.close()
 
     # --------------------------------------------------------------------------------------------
 

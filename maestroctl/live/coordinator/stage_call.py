@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from maestroctl.domain.ids import ModelName, NodeName, StageId
@@ -30,6 +29,7 @@ from maestroctl.live.coordinator.answer import (
     upstream_error,
     watch_whole,
 )
+from maestroctl.live.http1.client import HttpPool, Response
 from maestroctl.scheduler.effects import DispatchStage, ResolveStage, WithdrawStage
 from maestroctl.scheduler.events import (
     CoordinatorEvent,
@@ -41,9 +41,6 @@ from maestroctl.scheduler.events import (
 )
 
 StageEffect = DispatchStage | WithdrawStage | ResolveStage
-
-_NODE = "http://node"
-"""The host part of a URL on a Unix socket; only the path matters."""
 
 
 class _TakenBack(Exception):
@@ -90,7 +87,7 @@ class StageCalls:
 
     Args:
         post: gives an event to the core.
-        session: connections to a node's stage socket.
+        pool: connections to a node's stage socket.
         prepare_body: the request as the engine of the chosen model wants it.
         on_activation: hears what a stage waited for on its node (``wake``, 2.4 seconds).
     """
@@ -98,13 +95,13 @@ class StageCalls:
     def __init__(
         self,
         post: Callable[[CoordinatorEvent], None],
-        session: Callable[[NodeName], aiohttp.ClientSession],
+        pool: Callable[[NodeName], HttpPool],
         prepare_body: Callable[[StageCall, DispatchStage], Mapping[str, Any]],
         on_activation: Callable[[StageId, str, float], None],
     ) -> None:
         self._on_activation = on_activation
         self._post = post
-        self._session = session
+        self._pool = pool
         self._prepare_body = prepare_body
         self._pending: dict[StageId, PendingStage] = {}
         self._emptied = asyncio.Event()
@@ -180,7 +177,7 @@ class StageCalls:
         except _TakenBack:
             answer.close()
             return None
-        except (aiohttp.ClientError, OSError) as exc:
+        except OSError as exc:
             answer.close()
             answer.failed(UpstreamFailed(f"node {dispatch.node}: {exc!r}"))
             return None
@@ -195,15 +192,11 @@ class StageCalls:
         self._post(StageStarted(dispatch.stage_id, dispatch.attempt))
         return answer
 
-    async def _send(self, call: StageCall, dispatch: DispatchStage) -> aiohttp.ClientResponse:
+    async def _send(self, call: StageCall, dispatch: DispatchStage) -> Response:
         body = msgspec.json.encode(self._prepare_body(call, dispatch))
-        return await self._session(dispatch.node).post(
-            _NODE + call.path, data=body, headers=stage_headers(dispatch)
-        )
+        return await self._pool(dispatch.node).post(call.path, body, stage_headers(dispatch))
 
-    def _judge(
-        self, answer: Answer, upstream: aiohttp.ClientResponse, body: bytes
-    ) -> Answer | None:
+    def _judge(self, answer: Answer, upstream: Response, body: bytes) -> Answer | None:
         """A whole body: only what can be forwarded is returned."""
         dispatch = answer.dispatch
         if StageHeaders.REFUSED in upstream.headers:
@@ -250,7 +243,7 @@ class Answer:
         self._over = False
         self.pending = pending
         self.dispatch = dispatch
-        self.upstream: aiohttp.ClientResponse | None = None
+        self.upstream: Response | None = None
         self.body: bytes | None = None
         self.usage: Usage | None = None
 
@@ -264,7 +257,7 @@ class Answer:
     def content_type(self) -> str:
         """Of the engine's answer, with its parameters."""
         assert self.upstream is not None
-        return self.upstream.headers.get("Content-Type", "application/json")
+        return self.upstream.headers.get("content-type", "application/json")
 
     @property
     def model(self) -> ModelName:
@@ -293,11 +286,10 @@ class Answer:
     async def _stream(self) -> AsyncIterator[bytes]:
         assert self.upstream is not None
         watcher = StreamWatcher(wants_usage=self.pending.call.wants_usage)
-        source = self.upstream.content
         try:
             while True:
                 async with interruptible(self.pending):
-                    chunk = await source.readany()
+                    chunk = await self.upstream.readany()
                 if not chunk:
                     break
                 clean = watcher.feed(chunk)
@@ -309,7 +301,7 @@ class Answer:
             outcome = Outcome(exc.code) if exc.code in set(Outcome) else Outcome.FAILED
             self.ended(outcome, started=True, reason=str(exc))
             raise
-        except (aiohttp.ClientError, OSError) as exc:
+        except OSError as exc:
             self.ended(Outcome.FAILED, started=True, reason=f"the answer broke off: {exc}")
             raise BrokenAnswer("the engine's answer broke off") from exc
         except _TakenBack:
@@ -343,7 +335,7 @@ class Answer:
 
     def close(self) -> None:
         """Close the request to the node; a complete one gives its connection back instead."""
-        if self.upstream is not None and not self.upstream.closed:
+        if self.upstream is not None:
             self.upstream.close()
 
 
@@ -394,7 +386,7 @@ def _refused(dispatch: DispatchStage, refusal: StageRefusal) -> StageRefused:
     )
 
 
-def _is_good_stream(upstream: aiohttp.ClientResponse) -> bool:
+def _is_good_stream(upstream: Response) -> bool:
     return upstream.status < 400 and upstream.content_type == "text/event-stream"
 
 

@@ -5,7 +5,7 @@ Fed with the core's events and effects as they pass; decides nothing.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from maestroctl.scheduler.effects import DispatchStage, ResolveStage
 from maestroctl.scheduler.events import StageArrived, StageEnded, StageStarted
 from maestroctl.store.journal import Journal
 from maestroctl.store.rows import JobRow, ObservationRow, StageAttemptRow, decision_row
-from maestroctl.telemetry.exposition import Telemetry
+from maestroctl.telemetry.exposition import Load, Telemetry
 
 _REMEMBERED_JOBS = 20_000
 _CENSORED = frozenset({Outcome.CANCELLED, Outcome.PREEMPTED, Outcome.INTERRUPTED})
@@ -33,6 +33,7 @@ class _Track:
 
     stage: StageDescriptor
     prediction: Prediction
+    streamed: bool
     dispatch: DispatchStage | None = None
     dispatched_s: float | None = None
     first_byte_s: float | None = None
@@ -67,10 +68,11 @@ class StageLedger:
 
     # --- what passes ----------------------------------------------------------------------------
 
-    def arrived(self, event: StageArrived) -> None:
-        """A stage became ready."""
+    def arrived(self, event: StageArrived, *, streamed: bool) -> None:
+        """A stage became ready; `streamed` = its answer comes token by token."""
         stage = event.stage
-        self._tracks[stage.stage_id] = _Track(stage, event.prediction)
+        self._tracks[stage.stage_id] = _Track(stage, event.prediction, streamed)
+        self._telemetry.prediction(event.prediction.source)
         if stage.external:
             self._write_external_job(stage, JobStatus.RUNNING, "")
         if self._bus.has_watchers:
@@ -119,7 +121,8 @@ class StageLedger:
         if track is None:
             return
         stage = track.stage
-        self._write_attempt(track, effect.outcome, effect.reason, now_s)
+        row = self._write_attempt(track, effect.outcome, effect.reason, now_s)
+        self._telemetry.stage_ended(row)
         self._write_observation(track, effect.outcome, now_s)
         if stage.external:
             self._write_external_job(stage, _job_status(effect.outcome), effect.reason)
@@ -138,6 +141,17 @@ class StageLedger:
         self._journal.write([decision_row(record, self._wall(record.at_s))])
         self._telemetry.decision(record.kind)
 
+    def load(self) -> Load:
+        """How much waits and runs, for the metrics."""
+        waiting: Counter[str] = Counter()
+        in_flight = 0
+        for track in self._tracks.values():
+            if track.dispatch is None:
+                waiting[track.stage.service_class.value] += 1
+            else:
+                in_flight += 1
+        return Load(queued=waiting, in_flight=in_flight, held=len(self._tracks))
+
     def running(self, now_s: float) -> list[dict[str, object]]:
         """Stages that are not over, oldest first."""
         return [
@@ -154,7 +168,9 @@ class StageLedger:
 
     # --- rows -----------------------------------------------------------------------------------
 
-    def _write_attempt(self, track: _Track, outcome: Outcome, reason: str, now_s: float) -> None:
+    def _write_attempt(
+        self, track: _Track, outcome: Outcome, reason: str, now_s: float
+    ) -> StageAttemptRow:
         stage, dispatch, usage = track.stage, track.dispatch, track.usage
         row = StageAttemptRow(
             stage_id=stage.stage_id,
@@ -176,9 +192,10 @@ class StageLedger:
             cached_tokens=usage.cached_tokens if usage else None,
             activation=track.activation,
             activation_s=track.activation_s,
+            streamed=track.streamed,
         )
         self._journal.write([row])
-        self._telemetry.stage_ended(row)
+        return row
 
     def _write_observation(self, track: _Track, outcome: Outcome, now_s: float) -> None:
         if track.dispatch is None or track.usage is None:

@@ -19,8 +19,6 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from aiohttp import web
-
 from maestroctl import __version__
 from maestroctl.domain.messages import (
     PROTOCOL_VERSION,
@@ -40,6 +38,7 @@ from maestroctl.domain.messages import (
 from maestroctl.domain.records import DecisionRecord
 from maestroctl.errors import FleetError, InvalidRequest, InvariantViolation, ProtocolMismatch
 from maestroctl.live.coordinator.local_node import node_sockets
+from maestroctl.live.http1.server import HttpServer, Request
 from maestroctl.live.node.host import NodeHost
 from maestroctl.live.node.memory_watch import MemoryWatch
 from maestroctl.live.node.preparation import build_host
@@ -106,14 +105,12 @@ class NodeDaemon:
     @contextlib.asynccontextmanager
     async def _listening(self):  # type: ignore[no-untyped-def]
         sockets = node_sockets(self._state_dir)
-        server = web.Server(self._handle_stage, access_log=None)
-        runner = web.ServerRunner(server, handler_cancellation=True)
-        await runner.setup()
+        stages = HttpServer(self._handle_stage)
         old_mask = os.umask(0o177)
         try:
             sockets.stages.unlink(missing_ok=True)
             sockets.control.unlink(missing_ok=True)
-            await web.UnixSite(runner, str(sockets.stages)).start()
+            await stages.listen(str(sockets.stages))
             control = await asyncio.start_unix_server(
                 self._handle_control, str(sockets.control), limit=MAX_LINE_BYTES
             )
@@ -123,17 +120,18 @@ class NodeDaemon:
             yield
         finally:
             control.close()
-            await runner.cleanup()
+            await stages.close()
             sockets.stages.unlink(missing_ok=True)
             sockets.control.unlink(missing_ok=True)
 
-    async def _handle_stage(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle_stage(self, request: Request) -> None:
         if self._host is None:
-            return web.Response(status=503, text="the node daemon has no coordinator yet")
+            request.answer(503, b"the node daemon has no coordinator yet", {})
+            return
         try:
-            return await self._host.relay.handle(request)
+            await self._host.relay.handle(request)
         except InvalidRequest as exc:
-            return web.Response(status=400, text=exc.message)
+            request.answer(400, exc.message.encode(), {})
 
     async def _handle_control(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

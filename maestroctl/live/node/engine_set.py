@@ -18,7 +18,7 @@ from maestroctl.live.engine.base import Engine, EngineOrder
 from maestroctl.live.engine.factory import make_engine, recover_engines
 from maestroctl.live.engine.identity import EngineIdentity
 from maestroctl.live.engine.process import EngineExit
-from maestroctl.live.http import relay_session
+from maestroctl.live.http1.client import HttpPool
 from maestroctl.scheduler.effects import StartEngine
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _RELEASE_LIMIT_S = 5.0
 @dataclass(slots=True)
 class _Kept:
     engine: Engine
-    session: aiohttp.ClientSession | None = None
+    pool: HttpPool | None = None
     stopping: bool = False
     activation: str = ""
     activation_ended_s: float = 0.0
@@ -74,7 +74,7 @@ class EngineSet:
         """
         order = self._order(effect.engine_id, effect.model, effect.generation, effect.devices)
         engine = await make_engine(order)
-        await self._drop(effect.engine_id)
+        self._drop(effect.engine_id)
         self._kept[effect.engine_id] = _Kept(engine)
         return engine
 
@@ -101,20 +101,20 @@ class EngineSet:
         if kept is not None:
             kept.stopping = True
             await kept.engine.stop()
-            await self._drop(engine_id)
+            self._drop(engine_id)
 
     async def close(self) -> None:
         """Close connections and let go of the engines without stopping them."""
         for kept in self._kept.values():
-            if kept.session is not None:
-                await kept.session.close()
+            if kept.pool is not None:
+                kept.pool.close()
             await kept.engine.detach()
         self._kept.clear()
 
-    async def _drop(self, engine_id: EngineId) -> None:
+    def _drop(self, engine_id: EngineId) -> None:
         kept = self._kept.pop(engine_id, None)
-        if kept is not None and kept.session is not None:
-            await kept.session.close()
+        if kept is not None and kept.pool is not None:
+            kept.pool.close()
 
     # --- reach ----------------------------------------------------------------------------------
 
@@ -152,12 +152,14 @@ class EngineSet:
 
         self.get(engine_id).exited.add_done_callback(report)
 
-    def session(self, engine_id: EngineId) -> aiohttp.ClientSession:
+    def pool(self, engine_id: EngineId) -> HttpPool:
         """Connections to the engine."""
         kept = self._kept[engine_id]
-        if kept.session is None:
-            kept.session = relay_session(kept.engine.address.socket_path)
-        return kept.session
+        if kept.pool is None:
+            address = kept.engine.address
+            key = {"Authorization": f"Bearer {address.api_key}"} if address.api_key else {}
+            kept.pool = HttpPool(address.base_url, address.socket_path, key)
+        return kept.pool
 
     async def abort(self, engine_id: EngineId, stage_id: StageId) -> None:
         """Have the engine drop a request; gives up after a while, for it may be hung or gone."""

@@ -19,7 +19,7 @@ from maestroctl.domain.ids import DeviceName, EngineId, StageId
 from maestroctl.domain.messages import ModelActionAnswered
 from maestroctl.domain.records import DecisionRecord
 from maestroctl.errors import CapabilityMissing, ConfigError, EngineError, ModelSourceError
-from maestroctl.live.engine.base import EngineAddress
+from maestroctl.live.http1.client import HttpPool
 from maestroctl.live.node.engine_set import EngineSet
 from maestroctl.live.node.relay import StageRelay
 from maestroctl.live.timers import LoopTimers, core_now_s
@@ -223,13 +223,9 @@ class NodeHost:
 
     # --- what relays need -----------------------------------------------------------------------
 
-    def address(self, engine_id: EngineId) -> EngineAddress:
-        """Where the engine takes requests."""
-        return self.engines.get(engine_id).address
-
-    def session(self, engine_id: EngineId) -> aiohttp.ClientSession:
+    def pool(self, engine_id: EngineId) -> HttpPool:
         """Connections to the engine."""
-        return self.engines.session(engine_id)
+        return self.engines.pool(engine_id)
 
     def activation_since(self, engine_id: EngineId, since_s: float) -> tuple[str, float]:
         """What a stage offered at `since_s` waited for."""

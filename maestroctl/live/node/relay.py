@@ -11,20 +11,19 @@ Life of a stage here: offered -> (held until the core decides) -> refused | abor
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import aiohttp
 import msgspec
-from aiohttp import web
 
 from maestroctl.domain.ids import EngineId, ModelName, StageId
 from maestroctl.domain.messages import ABORT_COMMENT, StageHeaders, StageRefusal
 from maestroctl.domain.outcome import Outcome
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.errors import InvalidRequest
-from maestroctl.live.engine.base import EngineAddress
+from maestroctl.live.http1.client import HttpPool, Response
+from maestroctl.live.http1.server import Request
 from maestroctl.live.timers import core_now_s
 from maestroctl.scheduler.effects import AbortStage, ForwardStage, RefuseStage
 from maestroctl.scheduler.events import (
@@ -37,7 +36,7 @@ from maestroctl.scheduler.events import (
 
 Verdict = ForwardStage | RefuseStage | AbortStage
 
-_FORWARDED_RESPONSE_HEADERS = ("Content-Type", "Retry-After")
+_KEPT_HEADERS = ("content-type", "retry-after")
 
 
 class RelayHost(Protocol):
@@ -47,11 +46,7 @@ class RelayHost(Protocol):
         """Tell the core."""
         ...
 
-    def address(self, engine_id: EngineId) -> EngineAddress:
-        """Where the engine takes requests."""
-        ...
-
-    def session(self, engine_id: EngineId) -> aiohttp.ClientSession:
+    def pool(self, engine_id: EngineId) -> HttpPool:
         """Connections to the engine."""
         ...
 
@@ -116,19 +111,22 @@ class StageRelay:
         if held is not None:
             held.decide(effect)
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One stage, from offer to the last byte."""
-        body = await request.read()
-        offer = parse_offer(request)
+    async def handle(self, request: Request) -> None:
+        """One stage, from offer to the last byte.
+
+        Raises:
+            InvalidRequest: it is not a stage, or it is here already.
+        """
+        offer = parse_offer(request.headers)
+        if offer.stage_id in self._held:
+            raise InvalidRequest(f"stage {offer.stage_id} is here already")
         task = asyncio.current_task()
         assert task is not None
         held = HeldStage(offer.stage_id, task, core_now_s())
-        if offer.stage_id in self._held:
-            raise InvalidRequest(f"stage {offer.stage_id} is here already")
         self._held[offer.stage_id] = held
         try:
             self._host.post(offer)
-            return await self._carry(request, body, held)
+            await self._carry(request, held)
         except asyncio.CancelledError:
             if not held.forwarded:
                 left = isinstance(held.verdict, ForwardStage)
@@ -137,79 +135,65 @@ class StageRelay:
         finally:
             del self._held[offer.stage_id]
 
-    async def _carry(
-        self, request: web.BaseRequest, body: bytes, held: HeldStage
-    ) -> web.StreamResponse:
+    async def _carry(self, request: Request, held: HeldStage) -> None:
         verdict = await held.wait()
         if isinstance(verdict, RefuseStage):
-            return _refusal(verdict)
-        if isinstance(verdict, AbortStage):
-            return _aborted(verdict)
-        return await self._forward(request, body, held, verdict)
+            _refuse(request, verdict)
+        elif isinstance(verdict, AbortStage):
+            _break_off(request, verdict.outcome, verdict.reason)
+        else:
+            await self._forward(request, held, verdict)
 
-    async def _forward(
-        self, request: web.BaseRequest, body: bytes, held: HeldStage, to: ForwardStage
-    ) -> web.StreamResponse:
-        response: web.StreamResponse | None = None
+    async def _forward(self, request: Request, held: HeldStage, to: ForwardStage) -> None:
         held.forwarded = True
         try:
-            async with self._open(request, body, to) as upstream:
-                headers = self._response_headers(upstream, held, to)
-                if upstream.content_length is not None:
-                    answer = await upstream.read()
-                    response = web.Response(body=answer, status=upstream.status, headers=headers)
-                else:
-                    response = web.StreamResponse(status=upstream.status, headers=headers)
-                    await response.prepare(request)
-                    await self._copy(upstream, response, held)
-        except aiohttp.ClientError as exc:
+            upstream = await self._host.pool(to.engine_id).post(
+                request.path, request.body, _engine_headers(request, to)
+            )
+            try:
+                await self._copy(upstream, request, held, to)
+            finally:
+                upstream.close()
+        except OSError as exc:
             self._host.post(StageLeft(held.stage_id))
-            return await _broken(request, response, Outcome.FAILED, f"the engine broke off: {exc}")
+            _break_off(request, Outcome.FAILED, f"the engine broke off: {exc}")
         except asyncio.CancelledError:
             self._leave_early(held, to)
             if held.aborted is None:
                 raise
             held.task.uncancel()
-            return await _broken(request, response, held.aborted.outcome, held.aborted.reason)
-        self._host.post(StageLeft(held.stage_id))
-        return response
+            _break_off(request, held.aborted.outcome, held.aborted.reason)
 
-    def _open(
-        self, request: web.BaseRequest, body: bytes, to: ForwardStage
-    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        address = self._host.address(to.engine_id)
-        headers = {
-            "Content-Type": request.headers.get("Content-Type", "application/json"),
-            "X-Request-Id": to.stage_id,
-        }
-        if address.api_key is not None:
-            headers["Authorization"] = f"Bearer {address.api_key}"
-        session = self._host.session(to.engine_id)
-        return session.post(address.base_url + request.path_qs, data=body, headers=headers)
+    async def _copy(
+        self, upstream: Response, request: Request, held: HeldStage, to: ForwardStage
+    ) -> None:
+        headers = self._response_headers(upstream, held, to)
+        if upstream.content_length is not None:
+            body = await upstream.read()
+            self._host.post(StageLeft(held.stage_id))
+            request.answer(upstream.status, body, headers)
+            return
+        request.start(upstream.status, headers)
+        first = True
+        while chunk := await upstream.readany():
+            if first:
+                first = False
+                self._host.post(StageSentFirstByte(held.stage_id))
+            await request.send(chunk)
+        self._host.post(StageLeft(held.stage_id))
+        request.end()
 
     def _response_headers(
-        self, upstream: aiohttp.ClientResponse, held: HeldStage, to: ForwardStage
+        self, upstream: Response, held: HeldStage, to: ForwardStage
     ) -> dict[str, str]:
         """What is kept of the engine's headers, and what the stage waited for here."""
         headers = {
-            name: upstream.headers[name]
-            for name in _FORWARDED_RESPONSE_HEADERS
-            if name in upstream.headers
+            name: upstream.headers[name] for name in _KEPT_HEADERS if name in upstream.headers
         }
         activation, seconds = self._host.activation_since(to.engine_id, held.offered_s)
         if activation:
             headers[StageHeaders.ACTIVATION] = f"{activation} {seconds:.6f}"
         return headers
-
-    async def _copy(
-        self, upstream: aiohttp.ClientResponse, response: web.StreamResponse, held: HeldStage
-    ) -> None:
-        first = True
-        async for chunk in upstream.content.iter_any():
-            if first:
-                first = False
-                self._host.post(StageSentFirstByte(held.stage_id))
-            await response.write(chunk)
 
     def _leave_early(self, held: HeldStage, to: ForwardStage) -> None:
         """The answer is not wanted any more; its KV counts until the engine has let it go."""
@@ -217,13 +201,12 @@ class StageRelay:
         release.add_done_callback(lambda _: self._host.post(StageLeft(held.stage_id)))
 
 
-def parse_offer(request: web.BaseRequest) -> StageOffered:
+def parse_offer(headers: Mapping[str, str]) -> StageOffered:
     """The offer in the headers of a stage request.
 
     Raises:
         InvalidRequest: a header is missing or malformed.
     """
-    headers = request.headers
     try:
         epoch, _, seq = headers[StageHeaders.COMMAND].partition(".")
         prompt, _, booked = headers[StageHeaders.TOKENS].partition(".")
@@ -242,35 +225,30 @@ def parse_offer(request: web.BaseRequest) -> StageOffered:
         raise InvalidRequest(f"not a stage: {exc!r} in its headers") from exc
 
 
-def _refusal(effect: RefuseStage) -> web.Response:
+def _engine_headers(request: Request, to: ForwardStage) -> dict[str, str]:
+    return {
+        "Content-Type": request.headers.get("content-type", "application/json"),
+        "X-Request-Id": to.stage_id,
+    }
+
+
+def _refuse(request: Request, effect: RefuseStage) -> None:
     refusal = StageRefusal(
         reason=effect.reason,
-        shortfall_bytes={str(k): v for k, v in effect.shortfall_bytes.items()},
+        shortfall_bytes={str(device): size for device, size in effect.shortfall_bytes.items()},
         permanent=effect.permanent,
         retry_in_s=effect.retry_in_s,
     )
-    return web.Response(
-        status=503,
-        body=msgspec.json.encode(refusal),
-        headers={StageHeaders.REFUSED: "1", "Content-Type": "application/json"},
-    )
+    headers = {StageHeaders.REFUSED: "1", "Content-Type": "application/json"}
+    request.answer(503, msgspec.json.encode(refusal), headers)
 
 
-def _aborted(effect: AbortStage) -> web.Response:
-    return web.Response(
-        status=503, text=effect.reason, headers={StageHeaders.ABORTED: effect.outcome.value}
-    )
-
-
-async def _broken(
-    request: web.BaseRequest, response: web.StreamResponse | None, outcome: Outcome, reason: str
-) -> web.StreamResponse:
+def _break_off(request: Request, outcome: Outcome, reason: str) -> None:
     """End a stage that has no good end: a 503 before the first byte, else a cut stream."""
-    if response is None or not response.prepared:
-        return web.Response(status=503, text=reason, headers={StageHeaders.ABORTED: outcome.value})
     line = " ".join(reason.split())
-    with contextlib.suppress(ConnectionError):
-        await response.write(ABORT_COMMENT + f"{outcome.value} {line}\n\n".encode())
-    if request.transport is not None:
-        request.transport.close()  # aiohttp writes no end of body to a closing transport
-    return response
+    if not request.started:
+        request.answer(503, line.encode(), {StageHeaders.ABORTED: outcome.value})
+        return
+    comment = ABORT_COMMENT + f"{outcome.value} {line}\n\n".encode()
+    request.send_now(comment)
+    request.cut()
