@@ -1,0 +1,1 @@
+"""The encoders behind `embedding.WindowEmbedder`, one per file."""

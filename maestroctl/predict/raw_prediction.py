@@ -1,0 +1,51 @@
+"""What the learned models say before any calibration: plain values, small enough for a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateFigures:
+    """One candidate model, in tokens.
+
+    Attributes:
+        q50, q90: output of the stage.
+        total: output of this and all later stages of the job.
+    """
+
+    q50: float
+    q90: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class RawPrediction:
+    """One expert's figures for one stage.
+
+    Attributes:
+        p_tool: calibrated probability of a tool call.
+        figures: by candidate model.
+        confidence: by candidate model; models the router does not know are left out.
+    """
+
+    p_tool: float
+    figures: Mapping[str, CandidateFigures]
+    confidence: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "p_tool": self.p_tool,
+            "figures": {m: [f.q50, f.q90, f.total] for m, f in self.figures.items()},
+            "confidence": dict(self.confidence),
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> RawPrediction:
+        """The inverse of `to_json`."""
+        figures = {str(m): CandidateFigures(*map(float, f)) for m, f in raw["figures"].items()}
+        confidence = {str(m): float(q) for m, q in raw["confidence"].items()}
+        return cls(float(raw["p_tool"]), figures, confidence)

@@ -1,0 +1,240 @@
+"""Chimera's confidence router: one independent sigmoid per candidate model.
+
+A head is a calibrated logistic regression on the embedding of what the user asked and on the
+question's *difficulty*: one linear score learned over all models at once from how far each
+outcome lies from its model's base rate. A model with a few dozen outcomes gets a head on the
+difficulty alone. Encoder and difficulty are frozen, so adding a model later needs only that
+model's outcomes (`add_model`), and several models can be confident at once. The paper's own
+encoder is in `modernbert`; both answer the same call, `confidence(text, models)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from maestroctl.predict.embedding import FloatArray, WindowEmbedder, pool, split_windows
+from maestroctl.predict.gbm import DoubleArray
+from maestroctl.predict.text_cut import MAX_TAIL_CHARS
+
+_PENALTIES = (0.1, 1.0)
+_RIDGE = 30.0
+_EDGE = 1e-3
+MIN_OUTCOMES = 20
+"""Fewer outcomes than this, or one class only, give a base-rate head."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceHead:
+    """One model's sigmoid.
+
+    Attributes:
+        weights: (num_features,); all zero for a base-rate head.
+        bias: with it, sigmoid(weights @ x + bias) is the calibrated probability.
+        num_outcomes: rows it was fitted on.
+    """
+
+    weights: FloatArray
+    bias: float
+    num_outcomes: int
+
+
+class SemanticRouter:
+    """Confidence per model for a text.
+
+    Args:
+        embedder: windows to vectors; may be shared.
+        difficulty: (num_plain_features,) linear score of `plain_vector`; higher = easier.
+        heads: by model name.
+    """
+
+    def __init__(
+        self,
+        embedder: WindowEmbedder,
+        difficulty: FloatArray,
+        heads: Mapping[str, ConfidenceHead],
+    ) -> None:
+        self.embedder = embedder
+        self.difficulty = difficulty
+        self.heads = dict(heads)
+
+    def vector(self, text: str) -> FloatArray:
+        """Features of a question: `plain_vector` and its difficulty."""
+        plain = self.plain_vector(text)
+        return np.append(plain, np.float32(plain @ self.difficulty))
+
+    def add_model(
+        self, model: str, texts: Sequence[str], outcomes: Sequence[float], folds: Sequence[int]
+    ) -> None:
+        """Fit and add the head of one more model from that model's outcomes alone."""
+        vectors = np.stack([self.vector(text) for text in texts])
+        self.heads[model] = fit_head(
+            vectors, np.array(outcomes, dtype=np.float64), np.array(folds, dtype=np.int64)
+        )
+
+    def plain_vector(self, text: str) -> FloatArray:
+        """Pooled windows at unit length, length of the text, share of digits, a constant."""
+        question = text[:MAX_TAIL_CHARS]
+        windows = self.embedder.embed_windows(split_windows(question))
+        pooled = pool(windows, self.embedder.encoder.dimension)
+        length = float(np.linalg.norm(pooled))
+        unit = pooled / length if length > 0 else pooled
+        digits = sum(char.isdigit() for char in question) / (len(question) + 1)
+        extra = np.array([math.log1p(len(question)) / 8, digits, 1.0], dtype=np.float32)
+        return np.concatenate([unit, extra])
+
+    def confidence(self, text: str, models: Iterable[str]) -> dict[str, float]:
+        """Probability of a good answer per model; models without a head are left out."""
+        known = [model for model in models if model in self.heads]
+        if not known:
+            return {}
+        vector = self.vector(text)
+        return {model: _sigmoid(self._logit(model, vector)) for model in known}
+
+    def _logit(self, model: str, vector: FloatArray) -> float:
+        head = self.heads[model]
+        return float(head.weights @ vector) + head.bias
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.generic]]]:
+        """Plain values and arrays for an artifact."""
+        models = sorted(self.heads)
+        heads = [self.heads[model] for model in models]
+        plain = {"models": models, "num_outcomes": [head.num_outcomes for head in heads]}
+        arrays: dict[str, npt.NDArray[np.generic]] = {
+            "weights": np.stack([head.weights for head in heads]).astype(np.float32),
+            "bias": np.array([head.bias for head in heads]),
+            "difficulty": self.difficulty,
+        }
+        return plain, arrays
+
+    @classmethod
+    def from_arrays(
+        cls,
+        embedder: WindowEmbedder,
+        plain: Mapping[str, Any],
+        arrays: Mapping[str, npt.NDArray[np.generic]],
+    ) -> SemanticRouter:
+        """The inverse of `to_arrays`."""
+        heads = {
+            model: ConfidenceHead(
+                arrays["weights"][place].astype(np.float32), float(arrays["bias"][place]), count
+            )
+            for place, (model, count) in enumerate(
+                zip(plain["models"], plain["num_outcomes"], strict=True)
+            )
+        }
+        return cls(embedder, arrays["difficulty"].astype(np.float32), heads)
+
+
+def fit_head(
+    vectors: FloatArray, outcomes: DoubleArray, folds: npt.NDArray[np.int64]
+) -> ConfidenceHead:
+    """Fit one model's head from that model's outcomes alone.
+
+    The penalty is chosen, and the slope and bias calibrated (Platt), on out-of-fold logits.
+
+    Args:
+        vectors: (num_rows, num_features), from `SemanticRouter.vector`.
+        outcomes: (num_rows,) 1 = answered well.
+        folds: fold of each row's item.
+    """
+    rate = float(np.clip(outcomes.mean(), _EDGE, 1 - _EDGE)) if outcomes.size else 0.5
+    minority = min(outcomes.sum(), len(outcomes) - outcomes.sum()) if outcomes.size else 0
+    if len(outcomes) < MIN_OUTCOMES or minority < 5:
+        zero = np.zeros(vectors.shape[1], dtype=np.float32)
+        return ConfidenceHead(zero, math.log(rate / (1 - rate)), len(outcomes))
+    best_loss, chosen = math.inf, (np.zeros(vectors.shape[1]), math.log(rate / (1 - rate)))
+    for columns in (slice(-1, None), slice(None)):
+        for penalty in _PENALTIES if columns.start is None else _PENALTIES[-1:]:
+            part = vectors[:, columns]
+            logits = _out_of_fold_logits(part, outcomes, folds, penalty)
+            slope, shift = _fit_platt(logits, outcomes)
+            loss = _log_loss(logits * slope + shift, outcomes)
+            if loss < best_loss:
+                weights = np.zeros(vectors.shape[1])
+                weights[columns], bias = _fit_logistic(part, outcomes, penalty)
+                best_loss, chosen = loss, (weights * slope, bias * slope + shift)
+    return ConfidenceHead(chosen[0].astype(np.float32), float(chosen[1]), len(outcomes))
+
+
+def _fit_logistic(
+    vectors: npt.NDArray[np.floating[Any]], outcomes: DoubleArray, penalty: float
+) -> tuple[DoubleArray, float]:
+    from sklearn.linear_model import LogisticRegression
+
+    if outcomes.min() == outcomes.max():
+        rate = float(np.clip(outcomes.mean(), _EDGE, 1 - _EDGE))
+        return np.zeros(vectors.shape[1]), math.log(rate / (1 - rate))
+    fitted = LogisticRegression(C=penalty, max_iter=300).fit(vectors, outcomes)
+    return np.asarray(fitted.coef_[0], dtype=np.float64), float(fitted.intercept_[0])
+
+
+def _out_of_fold_logits(
+    vectors: FloatArray, outcomes: DoubleArray, folds: npt.NDArray[np.int64], penalty: float
+) -> DoubleArray:
+    logits = np.zeros(len(outcomes))
+    for fold in np.unique(folds):
+        outside = folds == fold
+        if outside.all():
+            continue
+        weights, bias = _fit_logistic(vectors[~outside], outcomes[~outside], penalty)
+        logits[outside] = vectors[outside] @ weights + bias
+    return logits
+
+
+def _fit_platt(logits: DoubleArray, outcomes: DoubleArray) -> tuple[float, float]:
+    weights, bias = _fit_logistic(logits[:, None], outcomes, 100.0)
+    # A negative slope would turn the ranking round on noise; the base rate is the better answer.
+    return max(0.0, float(weights[0])), bias
+
+
+def _log_loss(logits: DoubleArray, outcomes: DoubleArray) -> float:
+    signed = np.where(outcomes > 0.5, logits, -logits)
+    return float(np.logaddexp(0.0, -signed).mean())
+
+
+def _sigmoid(logit: float) -> float:
+    return 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, logit))))
+
+
+def fit_router(
+    embedder: WindowEmbedder,
+    texts: Sequence[str],
+    models: Sequence[str],
+    outcomes: Sequence[float],
+    folds: Sequence[int],
+) -> SemanticRouter:
+    """Fit a head per model over parallel rows (text, model, outcome, fold)."""
+    place = {text: k for k, text in enumerate(dict.fromkeys(texts))}
+    blank = SemanticRouter(embedder, np.zeros(embedder.encoder.dimension + 3, np.float32), {})
+    plain = np.stack([blank.plain_vector(text) for text in place])
+    rows = np.array([place[text] for text in texts])
+    names, labels = np.array(models), np.array(outcomes, dtype=np.float64)
+    fold_of_row = np.array(folds, dtype=np.int64)
+    surplus = np.zeros(len(labels))
+    for model in sorted(set(models)):
+        own = names == model
+        surplus[own] = labels[own] - labels[own].mean()
+    router = SemanticRouter(embedder, _fit_ridge(plain[rows], surplus), {})
+    ease = np.zeros(len(labels), dtype=np.float32)
+    for fold in np.unique(fold_of_row):
+        outside = fold_of_row == fold
+        ease[outside] = plain[rows[outside]] @ _fit_ridge(plain[rows[~outside]], surplus[~outside])
+    for model in sorted(set(models)):
+        own = names == model
+        vectors = np.column_stack([plain[rows[own]], ease[own]])
+        router.heads[model] = fit_head(vectors, labels[own], fold_of_row[own])
+    return router
+
+
+def _fit_ridge(vectors: FloatArray, target: DoubleArray) -> FloatArray:
+    if not len(vectors):
+        return np.zeros(vectors.shape[1], dtype=np.float32)
+    wide = vectors.astype(np.float64)
+    gram = wide.T @ wide + _RIDGE * np.eye(wide.shape[1])
+    return np.linalg.solve(gram, wide.T @ target).astype(np.float32)

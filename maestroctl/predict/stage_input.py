@@ -1,0 +1,96 @@
+"""What a predictor is told of one stage: the descriptor, its cut text and the job's history.
+
+A `StageInput` is small (a few kilobytes at most), plain and frozen, so the same value feeds
+training, the simulator, the service process over its socket, and the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from maestroctl.domain.stage import StageDescriptor, StageText
+from maestroctl.predict.history import HistorySnapshot, JobHistory
+from maestroctl.predict.text_cut import cut_system, cut_tail
+
+
+@dataclass(frozen=True, slots=True)
+class StageInput:
+    """One coming stage, as the predictors see it.
+
+    Attributes:
+        tail: end of the prompt; `tail_offset` = characters of the prompt before it, which anchors
+            the embedding windows so that a growing history changes only the last of them.
+        tool_choice: ``auto``, ``none``, ``required``, or the name of a tool.
+    """
+
+    candidates: tuple[str, ...]
+    workflow: str = ""
+    step: str = ""
+    role: str = ""
+    position: int = 0
+    depth: int = 0
+    invocation_index: int = 0
+    tools_available: int = 0
+    tools_digest: str = ""
+    tool_choice: str = "auto"
+    response_format: str = "text"
+    reasoning: str = ""
+    max_tokens: int | None = None
+    system_tokens: int = 0
+    user_tokens: int = 0
+    prompt_tokens: int = 0
+    system: str = field(default="", repr=False)
+    tail: str = field(default="", repr=False)
+    tail_offset: int = 0
+    history: HistorySnapshot = field(default_factory=HistorySnapshot, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for the wire."""
+        plain = {name: getattr(self, name) for name in self.__slots__ if name != "history"}
+        plain["candidates"] = list(self.candidates)
+        plain["history"] = self.history.to_json()
+        return plain
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> StageInput:
+        """The inverse of `to_json`.
+
+        Raises:
+            TypeError: a field is missing or unknown.
+        """
+        plain = dict(raw)
+        plain["candidates"] = tuple(plain["candidates"])
+        plain["history"] = HistorySnapshot.from_json(plain["history"])
+        return cls(**plain)
+
+
+def build_stage_input(
+    descriptor: StageDescriptor, text: StageText, history: JobHistory
+) -> StageInput:
+    """Cut the text, take the history's snapshot and put both beside the descriptor."""
+    prompt = text.rest + text.last_user
+    tail = cut_tail(prompt)
+    return StageInput(
+        candidates=tuple(str(model) for model in descriptor.candidates),
+        workflow=descriptor.workflow,
+        step=descriptor.step,
+        role=descriptor.role,
+        position=descriptor.position,
+        depth=descriptor.depth,
+        invocation_index=descriptor.invocation_index,
+        tools_available=descriptor.tools_available,
+        tools_digest=descriptor.tools_digest,
+        tool_choice=descriptor.tool_choice,
+        response_format=descriptor.response_format,
+        reasoning=descriptor.reasoning,
+        max_tokens=descriptor.max_tokens,
+        system_tokens=descriptor.prompt_tokens.system,
+        user_tokens=descriptor.prompt_tokens.user,
+        prompt_tokens=descriptor.prompt_tokens.full,
+        system=cut_system(text.system),
+        tail=tail,
+        tail_offset=len(prompt) - len(tail),
+        history=history.snapshot(descriptor.role, descriptor.step, tail),
+    )

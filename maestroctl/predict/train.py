@@ -1,0 +1,303 @@
+"""Fits every predictor from a folder of traces and writes one artifact.
+
+``python -m maestroctl.predict.train --stages DIR --out FILE --json``
+
+Every choice (encoder, tree counts, folds) is fixed here or made inside the training jobs; nothing
+looks at a job that is held out. Folds are by task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from maestroctl.errors import ConfigError, MaestroError
+from maestroctl.predict import artifact, output_length, remaining_length, tool_intent
+from maestroctl.predict.embedding import FloatArray, TextEncoder, WindowEmbedder, split_windows
+from maestroctl.predict.encoders.minilm import MiniLmEncoder
+from maestroctl.predict.encoders.none import NoEncoder
+from maestroctl.predict.encoders.sketch import fit_sketch
+from maestroctl.predict.encoders.static import distil_static
+from maestroctl.predict.features import FeatureSchema, RowBuilder, fit_schema
+from maestroctl.predict.gbm import GbmParams
+from maestroctl.predict.model import PredictorModel
+from maestroctl.predict.routing_tables import fold_of_item, load_routing_rows
+from maestroctl.predict.semantic_router import SemanticRouter, fit_router
+from maestroctl.predict.stage_input import StageInput
+from maestroctl.predict.stage_table import StageTable, make_table
+from maestroctl.predict.traces import TraceJob, load_trace_jobs
+
+NOT_SHIPPABLE = ("mast_chatdev",)
+"""Sources that nothing that ships may be trained on: their licence may be non-commercial."""
+
+_MAX_FIT_WINDOWS = 12_000
+_ROUTER_DIMENSION = 48
+_PART_DIMS: Mapping[str, int] = {"system": 4, "tail": 8, "near": 16, "first": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """Settings of one training run.
+
+    Attributes:
+        encoder: ``sketch``, ``static``, ``minilm`` or ``none``.
+        part_dims: text part -> dimensions of the encoder that a row keeps.
+        tool_intent: False is the ablation ``no_tool_intent``.
+        num_folds: inner folds, by task, for out-of-fold probabilities and conformal offsets.
+        min_count: rows a category's value needs to get a code.
+        with_forest: fit the paper's forest beside the default form.
+        local: small trees for the few hundred stages of one fleet's own history.
+    """
+
+    encoder: str = "sketch"
+    part_dims: Mapping[str, int] = field(default_factory=lambda: dict(_PART_DIMS))
+    tool_intent: bool = True
+    num_folds: int = 3
+    min_count: int = 20
+    with_forest: bool = True
+    local: bool = False
+    seed: int = 0
+    num_threads: int = 1
+
+
+def ablation(name: str, base: TrainConfig | None = None) -> TrainConfig:
+    """The configuration of a named ablation.
+
+    Raises:
+        ConfigError: no such ablation.
+    """
+    config = base or TrainConfig()
+    match name:
+        case "no_embedding":
+            return replace(config, encoder="none", part_dims={})
+        case "no_tool_intent":
+            return replace(config, tool_intent=False)
+    raise ConfigError(f"unknown ablation {name!r}", hint="no_embedding or no_tool_intent")
+
+
+def local_config(base: TrainConfig | None = None) -> TrainConfig:
+    """Settings for a refit on own history."""
+    return replace(base or TrainConfig(), min_count=3, with_forest=False, local=True, num_folds=3)
+
+
+def train_model(
+    jobs: Sequence[TraceJob],
+    config: TrainConfig | None = None,
+    *,
+    encoder: TextEncoder | None = None,
+    router: SemanticRouter | None = None,
+) -> PredictorModel:
+    """Fit all stage predictors.
+
+    Args:
+        jobs: the training jobs.
+        encoder: already fitted (or a cached one); None = make what `config` names.
+        router: put into the model as it is.
+    """
+    config = config or TrainConfig()
+    table = make_table(jobs)
+    if np.count_nonzero(~np.isnan(table.tokens)) < 2:
+        raise ConfigError("training needs at least two stages with a known output length")
+    made = encoder or make_encoder(config, table.stages)
+    schema = fit_schema(
+        table.stages, _cut_dims(config.part_dims, made.dimension), min_count=config.min_count
+    )
+    builder = RowBuilder(schema, WindowEmbedder(made))
+    rows = builder.matrix(table.stages)
+    return fit_on_rows(table, rows, builder, config, router)
+
+
+def fit_on_rows(
+    table: StageTable,
+    rows: FloatArray,
+    builder: RowBuilder,
+    config: TrainConfig,
+    router: SemanticRouter | None = None,
+) -> PredictorModel:
+    """Fit the heads on rows that were built before."""
+    schema = builder.schema
+    folds = table.folds(config.num_folds, seed=config.seed + 1)
+    params = _local_heads(len(rows)) if config.local else output_length.HEADS
+    tool, p_tool = None, np.where(np.isnan(table.certain), 0.5, table.certain)
+    if config.tool_intent:
+        fitted = tool_intent.fit_tool_intent(
+            rows,
+            table.tool,
+            table.certain,
+            folds,
+            categories=schema.category_columns,
+            params=_local_params("binary", len(rows)) if config.local else tool_intent.CLASSIFIER,
+            num_threads=config.num_threads,
+        )
+        tool, p_tool = fitted.model, fitted.out_of_fold
+    length = output_length.fit_output_length(
+        rows,
+        table.tokens,
+        p_tool,
+        table.workflows,
+        np.zeros_like(folds) if config.local else folds,
+        categories=schema.category_columns,
+        params=params,
+        num_threads=config.num_threads,
+    )
+    total = remaining_length.fit_remaining_length(
+        rows,
+        table.remaining,
+        schema,
+        params=_local_params("l1", len(rows)) if config.local else remaining_length.TOTAL,
+        with_forest=config.with_forest,
+        num_threads=config.num_threads,
+    )
+    return PredictorModel(builder, tool, length, total, router, _describe(table, config))
+
+
+def make_encoder(config: TrainConfig, stages: Sequence[StageInput]) -> TextEncoder:
+    """The text encoder `config` names, fitted on windows of the training stages.
+
+    Raises:
+        ConfigError: no such encoder.
+    """
+    dimension = max(config.part_dims.values(), default=0)
+    match config.encoder:
+        case "none":
+            return NoEncoder()
+        case "minilm":
+            return MiniLmEncoder(num_threads=config.num_threads)
+        case "sketch":
+            return fit_sketch(sample_windows(stages, config.seed), dimension, seed=config.seed)
+        case "static":
+            teacher = MiniLmEncoder(num_threads=config.num_threads)
+            return distil_static(teacher, sample_windows(stages, config.seed), dimension)
+    raise ConfigError(
+        f"unknown text encoder {config.encoder!r}", hint="sketch, static, minilm or none"
+    )
+
+
+def sample_windows(stages: Sequence[StageInput], seed: int) -> list[str]:
+    """Distinct windows of the stages, a seeded sample of at most `_MAX_FIT_WINDOWS`."""
+    distinct: dict[str, None] = {}
+    for stage in stages:
+        distinct.update(dict.fromkeys(split_windows(stage.tail, stage.tail_offset)))
+        distinct.update(dict.fromkeys(split_windows(stage.system)))
+    windows = list(distinct)
+    order = np.random.default_rng(seed).permutation(len(windows))[:_MAX_FIT_WINDOWS]
+    return [windows[place] for place in order]
+
+
+def train_router(folder: Path, *, seed: int = 0) -> SemanticRouter:
+    """Fit the confidence router from a folder of correctness tables."""
+    rows = load_routing_rows(folder)
+    distinct = list(dict.fromkeys(w for row in rows for w in split_windows(row.question)))
+    order = np.random.default_rng(seed).permutation(len(distinct))[:_MAX_FIT_WINDOWS]
+    sketch = fit_sketch([distinct[k] for k in order], _ROUTER_DIMENSION, seed=seed)
+    return fit_router(
+        WindowEmbedder(sketch),
+        [row.question for row in rows],
+        [row.model for row in rows],
+        [row.correct for row in rows],
+        [fold_of_item(row, 4) for row in rows],
+    )
+
+
+def task_mark(task: str) -> str:
+    """Short hash of a task, so that an evaluation can tell what was trained on."""
+    return hashlib.blake2b(task.encode(), digest_size=5).hexdigest()
+
+
+def _cut_dims(part_dims: Mapping[str, int], dimension: int) -> dict[str, int]:
+    return {part: min(size, dimension) for part, size in part_dims.items()}
+
+
+def _local_params(objective: str, num_rows: int, alpha: float | None = None) -> GbmParams:
+    """Small trees: their number and size grow with the rows at hand."""
+    return GbmParams(
+        objective,
+        rounds=int(np.clip(num_rows // 10, 40, 250)),
+        num_leaves=int(np.clip(num_rows // 60, 7, 63)),
+        learning_rate=0.08,
+        min_data_in_leaf=int(np.clip(num_rows // 100, 5, 25)),
+        alpha=alpha,
+    )
+
+
+def _local_heads(num_rows: int) -> dict[str, GbmParams]:
+    return {
+        "q50": _local_params("l1", num_rows),
+        "q90": _local_params("quantile", num_rows, 0.9),
+    }
+
+
+def _describe(table: StageTable, config: TrainConfig) -> dict[str, Any]:
+    return {
+        "stages": len(table.stages),
+        "jobs": len(table.jobs),
+        "sources": sorted({job.source for job in table.jobs}),
+        "apps": dict(sorted(Counter(job.app for job in table.jobs).items())),
+        "tasks": sorted({task_mark(job.task) for job in table.jobs}),
+        "config": {**asdict(config), "part_dims": dict(config.part_dims)},
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of ``python -m maestroctl.predict.train``."""
+    parser = argparse.ArgumentParser(prog="maestroctl.predict.train", description=__doc__)
+    parser.add_argument("--stages", type=Path, required=True, help="folder of stage traces")
+    parser.add_argument("--routing", type=Path, help="folder of correctness tables")
+    parser.add_argument("--out", type=Path, required=True, help="artifact to write")
+    parser.add_argument("--encoder", default="sketch", help="sketch, static, minilm or none")
+    parser.add_argument("--without", action="append", default=[], help="source to leave out")
+    parser.add_argument(
+        "--shippable", action="store_true", help=f"leave out {', '.join(NOT_SHIPPABLE)}"
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    try:
+        report = run_training(options)
+    except MaestroError as exc:
+        print(f"training: {exc}" + (f"\n{exc.hint}" if exc.hint else ""), file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(report, indent=1))
+    else:
+        print(f"wrote {report['path']}: {report['stages']} stages, {report['bytes']} bytes")
+    return 0
+
+
+def run_training(options: argparse.Namespace) -> dict[str, Any]:
+    """Train and save as the options say; returns what was done."""
+    started = time.perf_counter()
+    without = [*options.without, *(NOT_SHIPPABLE if options.shippable else ())]
+    jobs = load_trace_jobs(options.stages, without=without)
+    router = train_router(options.routing) if options.routing else None
+    config = TrainConfig(encoder=options.encoder, num_threads=options.threads)
+    model = train_model(jobs, config, router=router)
+    digest = artifact.save_artifact(model, options.out)
+    return {
+        "path": str(options.out),
+        "digest": digest,
+        "bytes": options.out.stat().st_size,
+        "stages": model.about["stages"],
+        "jobs": model.about["jobs"],
+        "sources": model.about["sources"],
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def describe_schema(schema: FeatureSchema) -> dict[str, int]:
+    """How many columns each part of the row has."""
+    return {"columns": schema.width, "text": sum(schema.part_dims.values())}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
