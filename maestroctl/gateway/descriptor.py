@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import OrderedDict
-from typing import Any
+from typing import Any, NamedTuple
 
 from maestroctl.domain.ids import JobId, ModelName, StageId
 from maestroctl.domain.stage import PromptTokens, StageDescriptor, StageText
@@ -23,6 +23,10 @@ _LEAST, _MOST = 0.005, 1.5
 _GAIN = 0.2
 _TOKENS_PER_PART = 512
 """Nominal, for an image or audio part."""
+_SAYS_NOTHING = frozenset(
+    ("stream", "stream_options", "max_tokens", "max_completion_tokens", "temperature", "top_p", "n")
+)
+"""Checked fields without tools, formats or reasoning: the rest need not be looked for."""
 _MAX_RATIOS = 4096
 _MAX_JOBS = 20_000
 _JOB_TTL_S = 1800.0
@@ -46,12 +50,16 @@ class TokenCounter:
         if num_bytes <= 0 or num_tokens <= 0:
             return
         seen = min(max(num_tokens / num_bytes, _LEAST), _MOST)
-        for key in {(model, role), (model, "")}:
-            old = self._ratios.get(key)
-            self._ratios[key] = seen if old is None else old + _GAIN * (seen - old)
-            self._ratios.move_to_end(key)
+        self._move((model, ""), seen)
+        if role:
+            self._move((model, role), seen)
         while len(self._ratios) > _MAX_RATIOS:
             self._ratios.popitem(last=False)
+
+    def _move(self, key: tuple[str, str], seen: float) -> None:
+        old = self._ratios.get(key)
+        self._ratios[key] = seen if old is None else old + _GAIN * (seen - old)
+        self._ratios.move_to_end(key)
 
 
 class _JobState:
@@ -66,7 +74,11 @@ class _JobState:
 
 
 class JobPositions:
-    """Counts the calls of each job; a bounded memory, least recently seen jobs go first."""
+    """Counts the calls of each job; a bounded memory, least recently seen jobs go first.
+
+    A request that names no job and continues none is not counted: most jobs of one stage stay so,
+    and one that is continued later had that one call.
+    """
 
     def __init__(self, *, max_jobs: int = _MAX_JOBS, ttl_s: float = _JOB_TTL_S) -> None:
         self._jobs: OrderedDict[JobId, _JobState] = OrderedDict()
@@ -76,11 +88,19 @@ class JobPositions:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def count(self, job: JobId, role: str, now_s: float) -> tuple[int, int]:
-        """Position of a new call in its job, and how often its role was called before."""
+    def count(
+        self, job: JobId, role: str, now_s: float, *, continued: bool = False
+    ) -> tuple[int, int]:
+        """Position of a new call in its job, and how often its role was called before.
+
+        Args:
+            continued: the job had at least one call, counted or not.
+        """
         state = self._jobs.get(job)
         if state is None or now_s - state.seen_s > self._ttl_s:
             state = self._jobs[job] = _JobState()
+            if continued:
+                state.calls = state.roles[role] = 1
         self._jobs.move_to_end(job)
         state.seen_s = now_s
         position, invocation = state.calls, state.roles.get(role, 0)
@@ -92,24 +112,40 @@ class JobPositions:
         return position, invocation
 
 
-def prompt_bytes(body: Body, conversation: Conversation) -> int:
-    """Bytes that turn into prompt tokens: the conversation and the tools."""
+class PromptSize(NamedTuple):
+    """What a prompt consists of.
+
+    Attributes:
+        num_bytes: of text that the engine tokenizes: the conversation and the tools.
+        num_exact: tokens known without a ratio: token ids, and a nominal number per image.
+    """
+
+    num_bytes: int
+    num_exact: int
+
+
+def measure_prompt(body: Body, conversation: Conversation) -> PromptSize:
+    """The size of a prompt, before the chat template."""
     total = _size(conversation.system)
+    exact = conversation.num_token_ids
     for turn in conversation.turns:
         total += _size(turn.text)
+        exact += len(turn.others) * _TOKENS_PER_PART
         for name, arguments in turn.calls:
             total += _size(name) + (_size(arguments) if isinstance(arguments, str) else 64)
     tools = body.fields.get("tools")
-    return total + (memoryview(tools).nbytes if tools is not None else 0)
+    return PromptSize(total + (memoryview(tools).nbytes if tools is not None else 0), exact)
 
 
 def read_text(conversation: Conversation) -> StageText:
     """System text, last user turn and the rest, for the predictors."""
     turns = conversation.turns
+    if len(turns) == 1 and turns[0].role == "user":
+        return StageText(conversation.system, turns[0].text)
     last = next((i for i in range(len(turns) - 1, -1, -1) if turns[i].role == "user"), None)
     if last is None:
         return StageText(conversation.system, "", "\n".join(turn.text for turn in turns))
-    rest = "" if len(turns) == 1 else "\n".join(t.text for i, t in enumerate(turns) if i != last)
+    rest = "\n".join(turn.text for i, turn in enumerate(turns) if i != last)
     return StageText(conversation.system, turns[last].text, rest)
 
 
@@ -120,9 +156,8 @@ def build_descriptor(
     claims: Claims,
     candidates: tuple[ModelName, ...],
     body: Body,
-    conversation: Conversation,
     text: StageText,
-    num_bytes: int,
+    size: PromptSize,
     ratio: float,
     position: tuple[int, int],
     now_s: float,
@@ -130,14 +165,12 @@ def build_descriptor(
     """Put together what is known of the stage; see `StageDescriptor` for the fields.
 
     Args:
-        num_bytes: of `prompt_bytes`.
         ratio: tokens per byte.
         position: of `JobPositions.count`.
     """
     known = body.known
-    names = sorted(tool.label for tool in known.get("tools") or ())
-    others = sum(len(turn.others) for turn in conversation.turns)
-    exact = conversation.num_token_ids + others * _TOKENS_PER_PART
+    names = sorted([tool.label for tool in known["tools"]]) if "tools" in known else []
+    says_more = not known.keys() <= _SAYS_NOTHING
     return StageDescriptor(
         stage_id=stage_id,
         job_id=job,
@@ -146,7 +179,7 @@ def build_descriptor(
         prompt_tokens=PromptTokens(
             system=math.ceil(_size(text.system) * ratio),
             user=math.ceil(_size(text.last_user) * ratio),
-            full=math.ceil(num_bytes * ratio) + exact,
+            full=math.ceil(size.num_bytes * ratio) + size.num_exact,
         ),
         workflow=claims.workflow,
         step=claims.stage or f"call-{position[0]}",
@@ -159,9 +192,9 @@ def build_descriptor(
         max_tokens=_output_limit(body),
         tools_available=len(names),
         tools_digest=_digest(names) if names else "",
-        tool_choice=_tool_choice(known.get("tool_choice")),
-        response_format=_response_format(known),
-        reasoning=_reasoning(known),
+        tool_choice=_tool_choice(known.get("tool_choice")) if says_more else "auto",
+        response_format=_response_format(known) if says_more else "text",
+        reasoning=_reasoning(known) if says_more else "",
     )
 
 

@@ -22,7 +22,7 @@ from maestroctl.gateway.descriptor import (
     JobPositions,
     TokenCounter,
     build_descriptor,
-    prompt_bytes,
+    measure_prompt,
     read_text,
 )
 from maestroctl.gateway.gate import Gate
@@ -143,38 +143,55 @@ def open_exchange(
     claims = read_claims(request.headers, path, body)
     conversation = read_conversation(body)
     now_s = gateway.control.now_s()
-    prefix = None
-    if body.api in (Api.CHAT, Api.RESPONSES, Api.MESSAGES):
-        chain = Chain(scope, conversation.turns)
-        prefix = chain.last
-        if claims.job is None:
-            claims.job = gateway.joiner.find(chain, conversation, now_s)
-    call, num_bytes = _stage_call(gateway, claims, candidates, body, conversation, now_s)
+    has_turns = body.api in (Api.CHAT, Api.RESPONSES, Api.MESSAGES)
+    chain = Chain(scope, conversation.turns) if has_turns else None
+    job, position = _find_job(gateway, claims, chain, conversation, now_s)
+    call, num_bytes = _stage_call(
+        gateway, claims, job, position, candidates, body, conversation, now_s
+    )
+    prefix = chain.last if chain is not None else None
     return Exchange(gateway, body.api, call, scope, prefix, num_bytes)
+
+
+def _find_job(
+    gateway: Gateway,
+    claims: Claims,
+    chain: Chain | None,
+    conversation: Conversation,
+    now_s: float,
+) -> tuple[JobId, tuple[int, int]]:
+    """The named job, a continued one or a new one, and the position of the new call in it."""
+    positions, role = gateway.positions, claims.role
+    if claims.job is not None:
+        return claims.job, positions.count(claims.job, role, now_s)
+    job = gateway.joiner.find(chain, conversation, now_s) if chain is not None else None
+    if job is not None:
+        return job, positions.count(job, role, now_s, continued=True)
+    return JobId(gateway.ids.new("job")), (0, 0)
 
 
 def _stage_call(
     gateway: Gateway,
     claims: Claims,
+    job: JobId,
+    position: tuple[int, int],
     candidates: tuple[ModelName, ...],
     body: Body,
     conversation: Conversation,
     now_s: float,
 ) -> tuple[StageCall, int]:
-    job = claims.job or JobId(gateway.ids.new("job"))
     text = read_text(conversation)
-    num_bytes = prompt_bytes(body, conversation)
+    size = measure_prompt(body, conversation)
     stage = build_descriptor(
         stage_id=StageId(gateway.ids.new("stage")),
         job=job,
         claims=claims,
         candidates=candidates,
         body=body,
-        conversation=conversation,
         text=text,
-        num_bytes=num_bytes,
+        size=size,
         ratio=gateway.tokens.tokens_per_byte(candidates[0], claims.role),
-        position=gateway.positions.count(job, claims.role, now_s),
+        position=position,
         now_s=now_s,
     )
     call = StageCall(
@@ -185,8 +202,7 @@ def _stage_call(
         stream=body.stream,
         wants_usage=_wants_usage(body),
     )
-    only_text = not conversation.num_token_ids and not any(t.others for t in conversation.turns)
-    return call, num_bytes if only_text else 0
+    return call, 0 if size.num_exact else size.num_bytes
 
 
 def _wants_usage(body: Body) -> bool:

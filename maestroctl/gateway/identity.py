@@ -14,7 +14,7 @@ What is nearest to the single call goes first; a base URL or a session is set on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -58,15 +58,13 @@ class PathClaims:
     workflow: str | None = None
 
 
-@dataclass(slots=True)
-class _Sources:
-    """Values by field, with the name of the place each came from, for error messages."""
+_Values = dict[str, tuple[Any, str]]
+"""Value and the place it came from, by field."""
 
-    values: dict[str, tuple[Any, str]] = field(default_factory=dict)
 
-    def offer(self, name: str, value: Any, place: str) -> None:
-        if value is not None and value != "":
-            self.values.setdefault(name, (value, place))
+def _offer(values: _Values, name: str, value: Any, place: str) -> None:
+    if value is not None and value != "":
+        values.setdefault(name, (value, place))
 
 
 def read_claims(headers: CIMultiDictProxy[str], path: PathClaims, body: Body) -> Claims:
@@ -75,21 +73,22 @@ def read_claims(headers: CIMultiDictProxy[str], path: PathClaims, body: Body) ->
     Raises:
         InvalidRequest: a name, class or deadline that cannot be used.
     """
-    sources = _Sources()
+    values: _Values = {}
     for name, header in _HEADERS:
         value = headers.get(header)
         if value is not None:
-            sources.offer(name, value, header)
-    _offer_body(sources, body)
-    sources.offer("workflow", path.workflow, "path")
-    sources.offer("job", path.job, "path")
-    sources.offer("job", headers.get(_SESSION), _SESSION)
+            _offer(values, name, value, header)
+    _offer_body(values, body)
+    if path.job is not None:
+        _offer(values, "workflow", path.workflow, "path")
+        _offer(values, "job", path.job, "path")
+    _offer(values, "job", headers.get(_SESSION), _SESSION)
     if "program_id" in body.fields:
-        sources.offer("job", _program_id(body.fields["program_id"]), "program_id")
-    return _check(sources.values) if sources.values else Claims()
+        _offer(values, "job", _program_id(body.fields["program_id"]), "program_id")
+    return _check(values) if values else Claims()
 
 
-def _offer_body(sources: _Sources, body: Body) -> None:
+def _offer_body(values: _Values, body: Body) -> None:
     ours = body.known.get("maestro")
     if "maestro" in body.fields:
         del body.fields["maestro"]
@@ -97,11 +96,11 @@ def _offer_body(sources: _Sources, body: Body) -> None:
         ours = _take_extra_body(body) or ours
     if ours:
         for name in _FIELDS:
-            sources.offer(name, ours.get(name), f"maestro.{name}")
+            _offer(values, name, ours.get(name), f"maestro.{name}")
     metadata = body.known.get("metadata")
     if metadata:
         for name in _FIELDS:
-            sources.offer(name, metadata.get(f"maestro_{name}"), f"metadata.maestro_{name}")
+            _offer(values, name, metadata.get(f"maestro_{name}"), f"metadata.maestro_{name}")
 
 
 def _take_extra_body(body: Body) -> dict[str, Any] | None:

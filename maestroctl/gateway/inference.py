@@ -24,6 +24,8 @@ from maestroctl.gateway.whole import relay_whole
 CLIENT_GONE = 499
 """Status under which departures are counted; nobody is there to receive it."""
 
+_NO_CLAIMS = PathClaims()
+
 _log = logging.getLogger(__name__)
 
 
@@ -67,7 +69,7 @@ async def _answer(
 ) -> web.StreamResponse:
     body = parse_body(api, await read_body(request, gateway.max_body_bytes))
     match = request.match_info
-    path = PathClaims(match.get("job"), match.get("workflow"))
+    path = PathClaims(match.get("job"), match.get("workflow")) if match else _NO_CLAIMS
     exchange = open_exchange(gateway, request, path, body, scope)
     headers["X-Maestro-Job"] = exchange.job
     if body.stream:

@@ -25,6 +25,8 @@ from maestroctl.errors import (
 from maestroctl.errors import InvalidRequest as _InvalidRequest
 from maestroctl.gateway.openai_schema import Api
 
+_RETRY_S = 1.0
+"""``Retry-After`` of a 429 that does not say it."""
 SERVER = "maestroctl"
 """What the gateway calls itself in the ``Server`` header."""
 
@@ -101,8 +103,11 @@ def error_response(
 ) -> web.Response:
     """The answer to a request that failed before its first byte."""
     all_headers = {"Content-Type": "application/json", "Server": SERVER, **(headers or {})}
-    if error.retry_after_s is not None:
-        all_headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    retry_after_s = error.retry_after_s
+    if retry_after_s is None and error.http_status == 429:
+        retry_after_s = _RETRY_S
+    if retry_after_s is not None:
+        all_headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
     if isinstance(error, MethodNotAllowed):
         all_headers["Allow"] = error.allow
     if error.http_status == 401:

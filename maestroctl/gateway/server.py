@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import resource
 from types import TracebackType
 
 from aiohttp import web
@@ -20,6 +21,11 @@ _MAX_LINE = 16 << 10
 """Bytes of a request line and of one header."""
 _STOP_S = 5.0
 """Ending the open requests may take this long."""
+_SOCKETS_PER_REQUEST = 2
+"""The caller's and the one to the node."""
+_OTHER_FILES = 512
+
+_log = logging.getLogger(__name__)
 
 
 class GatewayServer:
@@ -68,6 +74,7 @@ class GatewayServer:
                 key="coordinator.api_keys_file",
                 hint="Name a file with one key per line, or listen on 127.0.0.1.",
             )
+        _raise_descriptor_limit(_SOCKETS_PER_REQUEST * self._gateway.gate.max_held + _OTHER_FILES)
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, self.host, self.port, backlog=_BACKLOG).start()
@@ -110,6 +117,20 @@ class GatewayServer:
         traceback: TracebackType | None,
     ) -> None:
         await self.stop()
+
+
+def _raise_descriptor_limit(needed: int) -> None:
+    """Raise the soft limit of open files as far as `max_held` needs it and the hard one allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < needed:
+        _log.warning(
+            "max_held may need %d open files, the limit of this process is %d; raise `ulimit -Hn`",
+            needed,
+            wanted,
+        )
 
 
 class _NoNoise(logging.Filter):

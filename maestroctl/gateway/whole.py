@@ -7,6 +7,7 @@ while it comes, and then a break in the middle aborts the connection.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from aiohttp import web
@@ -57,10 +58,16 @@ async def forward_whole(
         await close_chunks(chunks)
     body = parts[0] if len(parts) == 1 else b"".join(parts)
     if reply.status == 200:
-        if exchange.prefix is not None:
-            exchange.note_answer(read_answer(exchange.api, body))
-        exchange.learn_usage(reply)
+        # Runs after the answer is on its way and before the loop reads from a socket again, so a
+        # caller that goes on at once is known, and the answer does not wait for it.
+        asyncio.get_running_loop().call_soon(_learn, exchange, reply, body)
     return web.Response(body=body, status=reply.status, headers=headers)
+
+
+def _learn(exchange: Exchange, reply: StageReply, body: bytes) -> None:
+    if exchange.prefix is not None:
+        exchange.note_answer(read_answer(exchange.api, body))
+    exchange.learn_usage(reply)
 
 
 async def read_bounded(reply: StageReply) -> bytes:

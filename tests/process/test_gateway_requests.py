@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.errors import Overloaded, Unavailable, UpstreamFailed
+from maestroctl.gateway import inference
+from maestroctl.gateway.intake import read_body
 from maestroctl.gateway.openai_schema import Api
 from tests.gateway_support import (
     FakeControl,
@@ -286,6 +289,16 @@ async def test_body_in_many_pieces_and_compressed() -> None:
     assert len(body_of(running.stages.calls[1])["messages"][0]["content"]) == 9999
 
 
+async def test_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "read_body", functools.partial(read_body, timeout_s=0.05))
+    async with running_gateway() as running:
+        client = await RawClient.connect(running)
+        await client.send(b"{", length=100)
+        reply = await client.read()
+        await client.close()
+    assert (reply.status, reply.json()["error"]["code"]) == (408, "request_timeout")
+
+
 async def test_decompressed_size_counts_too() -> None:
     async with (
         running_gateway(max_body_bytes=50_000) as running,
@@ -330,10 +343,11 @@ async def test_engines_4xx_comes_back_as_it_is(status: int) -> None:
     ("error", "status", "retry"),
     [
         (Overloaded("full", retry_after_s=2.2), 429, "3"),
+        (Overloaded("full"), 429, "1"),
         (Unavailable("no node"), 503, None),
         (UpstreamFailed("it died"), 502, None),
     ],
-    ids=["429", "503", "502"],
+    ids=["429 with a time", "429", "503", "502"],
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_errors_before_the_first_byte_keep_their_status(

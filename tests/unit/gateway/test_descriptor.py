@@ -15,7 +15,7 @@ from maestroctl.gateway.descriptor import (
     JobPositions,
     TokenCounter,
     build_descriptor,
-    prompt_bytes,
+    measure_prompt,
     read_text,
 )
 from maestroctl.gateway.identity import Claims
@@ -34,9 +34,8 @@ def describe(
         claims=claimed or Claims(),
         candidates=(ModelName("m"),),
         body=body,
-        conversation=conversation,
         text=read_text(conversation),
-        num_bytes=prompt_bytes(body, conversation),
+        size=measure_prompt(body, conversation),
         ratio=0.25,
         position=(3, 1),
         now_s=100.0,
@@ -170,6 +169,12 @@ def test_calls_of_a_job_are_counted_by_role() -> None:
     assert seen == [(0, 0), (1, 0), (2, 1)]
     assert positions.count(JobId("other"), "a", 0.0) == (0, 0)
     assert positions.count(JobId("j"), "a", 5000.0) == (0, 0)
+
+
+def test_continued_job_had_a_call_even_if_it_was_not_counted() -> None:
+    positions = JobPositions()
+    assert positions.count(JobId("j"), "a", 0.0, continued=True) == (1, 1)
+    assert positions.count(JobId("j"), "b", 0.0, continued=True) == (2, 0)
 
 
 def test_jobs_are_bounded() -> None:
