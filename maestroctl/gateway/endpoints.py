@@ -161,8 +161,11 @@ async def stream_events(gateway: Gateway, request: web.Request, events: Any) -> 
         }
     )
     watcher = gateway.gate.watch()
-    upcoming: asyncio.Task[dict[str, Any]] | None = None
+    # Asked for the first event before the reader is told that the stream is open, so that what
+    # happens from then on is in it.
+    upcoming: asyncio.Task[dict[str, Any]] | None = asyncio.ensure_future(anext(events))
     try:
+        await asyncio.sleep(0)
         await response.prepare(request)
         await response.write(b": open\n\n")
         while True:
