@@ -115,14 +115,15 @@ def make_node_core(
         able = {ModelName(m): abilities.get(m, SLEEPER) for m in models}
     else:
         able = {ModelName(m): abilities for m in models}
-    budgets = dict(devices) if devices is not None else {CPU: budget}
+    sizes: Mapping[str, int] = devices or {CPU: budget}
+    budgets = {DeviceName(d): n for d, n in sizes.items()}
     return NodeCore(
         NodeSpec(NODE),
         policy or PolicySpec(),
-        {DeviceName(d): n for d, n in budgets.items()} | {HOST_DEVICE: host},
+        budgets | {HOST_DEVICE: host},
         {ModelName(m): make_node_profile(m, **(profiles or {}).get(m, {})) for m in models},
         {
-            ModelName(m): ModelSpec(ModelName(m), **({"max_batch": 4} | (specs or {}).get(m, {})))
+            ModelName(m): ModelSpec(ModelName(m), **{"max_batch": 4, **(specs or {}).get(m, {})})
             for m in models
         },
         able,

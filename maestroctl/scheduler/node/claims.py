@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from maestroctl.domain.engine import EngineStatus
 from maestroctl.scheduler.node.engine_state import EngineState
-from maestroctl.scheduler.node.requests import wants_awake
 from maestroctl.scheduler.node.state import NodeState
 
 S = EngineStatus
@@ -28,13 +27,15 @@ class Claim:
     """One engine's claim to memory.
 
     Attributes:
-        urgent: a suspended engine past its resume deadline.
+        resumes: a suspended engine with open requests.
+        urgent: the same past its resume deadline.
         admits_only: the engine is awake; it needs its device's overrun to end.
     """
 
     engine: EngineState
     since_s: float
     force_after_s: float
+    resumes: bool = False
     urgent: bool = False
     admits_only: bool = False
 
@@ -43,14 +44,19 @@ def list_claims(state: NodeState) -> list[Claim]:
     """All claims, first to be served first."""
     claims = [claim for engine in state.engines.values() if (claim := _claim_of(state, engine))]
     return sorted(
-        claims, key=lambda claim: (not claim.urgent, claim.since_s, claim.engine.engine_id)
+        claims,
+        key=lambda claim: (
+            not claim.urgent,
+            claim.since_s,
+            claim.resumes,
+            claim.engine.engine_id,
+        ),
     )
 
 
 def _claim_of(state: NodeState, engine: EngineState) -> Claim | None:
     group_wait_s = state.policy.group_wait_s
-    times = [t for t in (engine.oldest_wait_s(), wants_awake(engine)) if t is not None]
-    since_s = min(times, default=None)
+    since_s = engine.wanted_since_s()
     if engine.status.is_awake:
         if since_s is None or state.is_open(engine) or not engine.waiting:
             return None
@@ -60,17 +66,11 @@ def _claim_of(state: NodeState, engine: EngineState) -> Claim | None:
     if engine.status is S.STOPPED and engine.not_before_s > state.now_s:
         return None
     if engine.status is S.SUSPENDED and engine.running:
-        return _resume_claim(state, engine, since_s)
+        # Held stages older than the suspension do not count: the engine gave way to somebody, and
+        # would otherwise be back before him.
+        deadline_s = engine.since_s + state.policy.resume_deadline_s
+        urgent = state.now_s >= deadline_s
+        return Claim(engine, engine.since_s, deadline_s, resumes=True, urgent=urgent)
     if since_s is None:
         return None
     return Claim(engine, since_s, since_s + group_wait_s)
-
-
-def _resume_claim(state: NodeState, engine: EngineState, since_s: float | None) -> Claim:
-    """Frozen requests wait since the suspension; held ones may be older."""
-    deadline_s = engine.since_s + state.policy.resume_deadline_s
-    force_s = deadline_s
-    if since_s is not None:
-        force_s = min(force_s, since_s + state.policy.group_wait_s)
-    oldest_s = engine.since_s if since_s is None else min(since_s, engine.since_s)
-    return Claim(engine, oldest_s, force_s, urgent=state.now_s >= deadline_s)

@@ -109,23 +109,11 @@ class LruDegradation:
         chosen = _Selection(deficit, host_free_bytes)
         for level in range(LEVEL_SLEEP, self._max_level + 1):
             for view in able:
-                if chosen.is_enough():
-                    break
-                choice = _choice_at(view, level, chosen)
-                if choice is not None and chosen.helps(choice):
-                    chosen.put(view.engine_id, choice)
+                chosen.offer(view, level)
         if not chosen.is_enough() and not partial:
             return None
         chosen.drop_redundant()
         return chosen.plan(ranked)
-
-
-def _choice_at(view: VictimView, level: int, chosen: _Selection) -> GiveWayChoice | None:
-    """The first choice of that level which the host has room for."""
-    for choice in view.choices:
-        if choice.level == level and chosen.host_has_room(view.engine_id, choice):
-            return choice
-    return None
 
 
 class _Selection:
@@ -142,24 +130,35 @@ class _Selection:
     def is_enough(self) -> bool:
         return all(self.freed_bytes(device) >= missing for device, missing in self._deficit.items())
 
-    def host_has_room(self, engine_id: EngineId, choice: GiveWayChoice) -> bool:
+    def offer(self, view: VictimView, max_level: int) -> None:
+        """Go down the engine's chain as far as it helps.
+
+        Milder choices are tried again at higher levels: a stop that made room on the host lets
+        the next engine sleep rather than stop.
+        """
+        for choice in view.choices:
+            if self.is_enough() or choice.level > max_level:
+                return
+            if self._helps(view.engine_id, choice) and self._host_has_room(view.engine_id, choice):
+                self._chosen[view.engine_id] = choice
+
+    def _host_has_room(self, engine_id: EngineId, choice: GiveWayChoice) -> bool:
         """A choice that takes host memory must find it free, or freed by the others chosen."""
         takes = -choice.freed_bytes.get(HOST_DEVICE, 0)
-        if takes <= 0:
-            return True
-        before = self._chosen.get(engine_id)
-        own = before.freed_bytes.get(HOST_DEVICE, 0) if before else 0
-        return takes <= self._host_free + self.freed_bytes(HOST_DEVICE) - own
+        others = self.freed_bytes(HOST_DEVICE) - self._own(engine_id, HOST_DEVICE)
+        return takes <= 0 or takes <= self._host_free + others
 
-    def helps(self, choice: GiveWayChoice) -> bool:
-        """It frees something on a device that still lacks memory."""
+    def _helps(self, engine_id: EngineId, choice: GiveWayChoice) -> bool:
+        """It frees more than the engine's present choice on a device that still lacks memory."""
         return any(
-            self.freed_bytes(device) < missing and choice.freed_bytes.get(device, 0) > 0
+            self.freed_bytes(device) < missing
+            and choice.freed_bytes.get(device, 0) > self._own(engine_id, device)
             for device, missing in self._deficit.items()
         )
 
-    def put(self, engine_id: EngineId, choice: GiveWayChoice) -> None:
-        self._chosen[engine_id] = choice
+    def _own(self, engine_id: EngineId, device: DeviceName) -> int:
+        present = self._chosen.get(engine_id)
+        return present.freed_bytes.get(device, 0) if present else 0
 
     def drop_redundant(self) -> None:
         """Leave out, first chosen first, whatever the rest can do without."""

@@ -56,10 +56,11 @@ def _rest_if_unused(state: NodeState, engine: EngineState) -> None:
     """Sleep after `ttl` idle, or when a prewarm was not used."""
     if engine.waiting or engine.give_way is not None:
         return
-    idle_s = state.now_s - (engine.idle_since_s if engine.idle_since_s is not None else state.now_s)
+    idle_since_s = engine.idle_since_s if engine.idle_since_s is not None else state.now_s
     ttl_s = None if engine.pinned else engine.spec.ttl_s
     until_s = engine.prewarm_until_s
-    expired = ttl_s is not None and idle_s >= ttl_s
+    # The same sum as in the timer: now - since >= ttl may miss it by a rounding error.
+    expired = ttl_s is not None and state.now_s >= idle_since_s + ttl_s
     unused = until_s is not None and state.now_s >= until_s
     if (expired or unused) and not state.is_locked(engine):
         begin_sleep(state, engine, "idle for its time to live" if expired else "prewarm not used")

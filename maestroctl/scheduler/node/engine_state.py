@@ -210,6 +210,8 @@ class EngineState:
         """Held stages, lowest key first, then by arrival."""
         return sorted(self.waiting.values(), key=lambda stage: (stage.key, stage.order))
 
-    def oldest_wait_s(self) -> float | None:
-        """When the stage that has been held longest was taken."""
-        return min((stage.held_since_s for stage in self.waiting.values()), default=None)
+    def wanted_since_s(self) -> float | None:
+        """Since when somebody waits for the engine: a held stage, or a wake by hand."""
+        times = [stage.held_since_s for stage in self.waiting.values()]
+        times += [r.at_s for r in self.requests if r.action is ModelAction.WAKE]
+        return min(times, default=None)

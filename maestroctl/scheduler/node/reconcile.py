@@ -7,7 +7,7 @@ failed, whose beneficiary went away or which became unnecessary simply is not fo
 orders are called off. One pass:
 
 1. What is due: cool-downs, time to live, unused prewarms, stops to be repeated.
-2. Orders given by hand.
+2. Awake engines that are open again take their waiters; orders given by hand.
 3. A budget lowered below the books: idle engines give way, as far as it helps.
 4. Claims, first come first served (`claims`). For each:
    a. free memory for the full KV pool (counting what is on its way back): activate, or wait;
@@ -44,7 +44,7 @@ from maestroctl.scheduler.node.placement import Activation, list_activations, st
 from maestroctl.scheduler.node.requests import fail_requests
 from maestroctl.scheduler.node.room import Room
 from maestroctl.scheduler.node.shutdown import step_shutdown
-from maestroctl.scheduler.node.stages import refuse_waiters
+from maestroctl.scheduler.node.stages import forward_waiters, refuse_waiters
 from maestroctl.scheduler.node.state import NodeState
 from maestroctl.scheduler.node.transitions import (
     abort_frozen,
@@ -130,6 +130,7 @@ class _Pass:
         doubt_orders(state)
         self._room.count_coming()
         for engine in state.engines.values():
+            forward_waiters(state, engine)  # an overrun that closed the engine may be over
             if engine.give_way_is_final():
                 run_order(state, engine)
         self._relieve_overrun()
@@ -214,7 +215,7 @@ class _Pass:
         """The plan of least impact over the options, and the option it is for."""
         state, room = self._state, self._room
         later = self._later if may_drain else ()
-        ranked = rank_victims(state, claim.engine.engine_id, later)
+        ranked = rank_victims(state, claim.engine.engine_id, later, claim.since_s)
         found = []
         for option in options:
             short = room.shortage(claim.engine, option, coming=True)
@@ -257,7 +258,7 @@ class _Pass:
         short = {d: n for d, n in self._room.overrun().items() if d in engine.devices}
         if not short:
             return
-        ranked = rank_victims(state, engine.engine_id, self._later)
+        ranked = rank_victims(state, engine.engine_id, self._later, claim.since_s)
         plan = state.degradation.plan(short, ranked, self._room.host_free_bytes(), may_drain=True)
         if plan is not None and state.now_s >= claim.force_after_s:
             reason = f"overrun under {engine.engine_id}"
@@ -293,6 +294,8 @@ class _Pass:
 
     def _wait_for_group(self, claim: Claim) -> None:
         """Let whoever serves go on until the oldest waiter has waited its time."""
+        if claim.resumes:
+            return  # its deadline has a timer of its own
         self._state.want_timer("group", claim.engine, claim.force_after_s)
         self._group_timers.append(claim.engine.engine_id)
 

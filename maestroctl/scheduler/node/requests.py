@@ -36,9 +36,3 @@ def fail_requests(
     for request in [request for request in engine.requests if request.action in wanted]:
         engine.requests.remove(request)
         state.effects.append(AnswerModelAction(request.request_id, error))
-
-
-def wants_awake(engine: EngineState) -> float | None:
-    """When somebody first asked by hand to wake the engine; None when nobody did."""
-    times = [r.at_s for r in engine.requests if r.action is ModelAction.WAKE]
-    return min(times, default=None)

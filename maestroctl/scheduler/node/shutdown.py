@@ -39,6 +39,8 @@ def request_shutdown(state: NodeState, event: ShutdownRequested) -> None:
         if mode is ShutdownMode.NOW:
             for stage in list(engine.running.values()):
                 abort_and_forget(state, engine, stage, Outcome.INTERRUPTED, REASON)
+            if engine.status is S.ACTIVE:
+                state.flip(engine, S.IDLE)
 
 
 def step_shutdown(state: NodeState) -> None:

@@ -111,7 +111,9 @@ def rebook_outgrown(state: NodeState, event: StageOutgrew) -> None:
     Nobody is aborted: an engine whose limit cannot follow preempts inside it by recomputation.
     """
     if event.num_tokens < 0:
-        raise state.violation(f"stage {event.stage_id} holds {event.num_tokens} tokens")
+        raise state.violation(
+            f"stage {event.stage_id} holds {event.num_tokens} tokens", stage_id=event.stage_id
+        )
     stage = state.stages.get(event.stage_id)
     if stage is None:
         state.stale()
@@ -344,7 +346,8 @@ def _become_empty(state: NodeState, engine: EngineState) -> None:
 def watch_ttl(state: NodeState, engine: EngineState) -> None:
     """Have a timer out for the idle time of the engine; an earlier one is left to re-arm itself."""
     if f"ttl:{engine.engine_id}" not in state.timers and engine.spec.ttl_s is not None:
-        state.want_timer("ttl", engine, (engine.idle_since_s or state.now_s) + engine.spec.ttl_s)
+        since_s = engine.idle_since_s if engine.idle_since_s is not None else state.now_s
+        state.want_timer("ttl", engine, since_s + engine.spec.ttl_s)
 
 
 def _lower_kv_limit(state: NodeState, engine: EngineState) -> None:

@@ -14,7 +14,6 @@ from maestroctl.domain.ids import DeviceName, EngineId
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.scheduler.node.engine_state import EffectKind, EngineState, OrderCause
 from maestroctl.scheduler.node.footprint import estimate_footprint
-from maestroctl.scheduler.node.requests import wants_awake
 from maestroctl.scheduler.node.residency import GiveWayAction, GiveWayChoice, VictimView
 from maestroctl.scheduler.node.state import NodeState
 
@@ -24,7 +23,10 @@ _AWAKE = (S.IDLE, S.ACTIVE, S.DRAINING)
 
 
 def rank_victims(
-    state: NodeState, requester: EngineId | None, later: Collection[EngineId] = ()
+    state: NodeState,
+    requester: EngineId | None,
+    later: Collection[EngineId] = (),
+    since_s: float | None = None,
 ) -> list[VictimView]:
     """Engines that may give way, first to go first.
 
@@ -32,29 +34,33 @@ def rank_victims(
         state: of the node.
         requester: whose need it is; None when it is the budget's.
         later: engines whose own waiters come after the requester's: asleep, they may be stopped.
+        since_s: since when the requester waits: starts for younger waiters may be called off.
     """
     views = [
         view_victim(engine, state.now_s)
         for engine in state.engines.values()
-        if engine.engine_id != requester and _may_give_way(state, engine, later)
+        if engine.engine_id != requester and _may_give_way(state, engine, later, since_s)
     ]
     return state.residency.rank_victims(views, state.now_s)
 
 
-def _may_give_way(state: NodeState, engine: EngineState, later: Collection[EngineId]) -> bool:
-    if not engine.abilities.managed or engine.pinned or engine.num_protected:
+def _may_give_way(
+    state: NodeState, engine: EngineState, later: Collection[EngineId], since_s: float | None
+) -> bool:
+    if not engine.abilities.managed or engine.pinned:
         return False
+    if engine.num_protected and engine.running:
+        return False  # its stages are held back by an overrun otherwise: it may have to make room
     if engine.give_way is not None and engine.give_way.confirmed:
         return False
     if engine.status is S.STARTING:
-        return True
+        wanted_s = engine.wanted_since_s()
+        return wanted_s is None or (since_s is not None and since_s < wanted_s)
     if engine.pending is not None or not state.books.holding(engine.engine_id):
         return False
-    if engine.status is S.SLEEPING:
-        wanted = engine.waiting or wants_awake(engine) is not None
-        return not wanted or engine.engine_id in later
-    if engine.status is S.SUSPENDED:
-        return not engine.running and not engine.waiting
+    if engine.status in (S.SLEEPING, S.SUSPENDED):
+        wanted = engine.wanted_since_s() is not None and engine.engine_id not in later
+        return not engine.running and not wanted
     return engine.status in _AWAKE
 
 
