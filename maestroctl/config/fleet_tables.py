@@ -10,19 +10,21 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from maestroctl.config.kinds import (
-    ARGUMENTS,
-    BOOLEAN,
+from maestroctl.config.composed_kinds import (
     ENVIRONMENT,
     HTTP_ACTION,
     LISTEN,
     SOURCE,
     SSH_HOST,
+    URL,
+    Listen,
+)
+from maestroctl.config.kinds import (
+    ARGUMENTS,
+    BOOLEAN,
     TEXT,
     TEXTS,
-    URL,
     Kind,
-    Listen,
     Mismatch,
     integer,
     milliseconds,

@@ -16,7 +16,8 @@ A template of step S may read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 Edges = Mapping[str, tuple[str, ...]]
 """Step -> the steps it waits for."""
@@ -51,80 +52,94 @@ def find_cycle(after: Edges) -> tuple[str, ...]:
     return ()
 
 
-def ancestors(after: Edges, step: str) -> frozenset[str]:
-    """Every step that has ended before `step` starts."""
-    seen: set[str] = set()
-    stack = list(after.get(step, ()))
-    while stack:
-        earlier = stack.pop()
-        if earlier not in seen:
-            seen.add(earlier)
-            stack.extend(after.get(earlier, ()))
-    return frozenset(seen)
+def in_order(after: Edges) -> list[str]:
+    """The steps, each after all it waits for. `after` has no cycle."""
+    order: dict[str, None] = {}
+    for start in after:
+        stack = [start]
+        while stack:
+            missing = [earlier for earlier in after[stack[-1]] if earlier not in order]
+            if missing:
+                stack.extend(missing)
+            else:
+                order[stack.pop()] = None
+    return list(order)
 
 
-def loop_body(after: Edges, back_to: str, repeating: str) -> frozenset[str]:
-    """Steps that run again when `repeating` goes back to `back_to`."""
-    before = ancestors(after, repeating) | {repeating}
-    return frozenset(
-        step for step in before if step == back_to or back_to in ancestors(after, step)
-    )
+def all_ancestors(after: Edges) -> dict[str, frozenset[str]]:
+    """For each step, every step that has ended before it starts. `after` has no cycle."""
+    known: dict[str, frozenset[str]] = {}
+    for step in in_order(after):
+        edges = after[step]
+        known[step] = frozenset(edges).union(*(known[earlier] for earlier in edges))
+    return known
 
 
-def add_loop_ends(after: Edges, loops: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """`after`, and for steps that wait for the inside of a loop, the end of that loop.
+def depths(after: Edges) -> dict[str, int]:
+    """Longest way of steps before each step. `after` has no cycle."""
+    known: dict[str, int] = {}
+    for step in in_order(after):
+        known[step] = max((known[earlier] + 1 for earlier in after[step]), default=0)
+    return known
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One `repeat`: `closer` goes back to `back_to`; all of `body` runs again."""
+
+    back_to: str
+    closer: str
+    body: frozenset[str]
+
+
+def find_loops(after: Edges, repeats: Mapping[str, str]) -> list[Loop]:
+    """The loops of a workflow.
 
     Args:
         after: edges without a cycle.
-        loops: (back_to, repeating step) of every loop.
+        repeats: repeating step -> `back_to`; those that lead nowhere are left out.
     """
-    bodies = [(repeating, loop_body(after, back_to, repeating)) for back_to, repeating in loops]
+    ancestors = all_ancestors(after)
+    loops = []
+    for closer, back_to in repeats.items():
+        before = ancestors[closer] | {closer}
+        if back_to in before:
+            inside = {step for step in before if step == back_to or back_to in ancestors[step]}
+            loops.append(Loop(back_to, closer, frozenset(inside)))
+    return loops
+
+
+def add_loop_ends(after: Edges, loops: list[Loop]) -> dict[str, tuple[str, ...]]:
+    """`after`, and for steps that wait for the inside of a loop, the end of that loop.
+
+    The rule is applied until nothing changes: the end of one loop may lie inside another.
+    """
     waits = {step: list(edges) for step, edges in after.items()}
     grown = True
     while grown:
         grown = False
         for step, edges in waits.items():
-            for repeating, body in bodies:
-                if step not in body and repeating not in edges and not body.isdisjoint(edges):
-                    edges.append(repeating)
+            for loop in loops:
+                outside = step not in loop.body and loop.closer not in edges
+                if outside and not loop.body.isdisjoint(edges):
+                    edges.append(loop.closer)
                     grown = True
     return {step: tuple(edges) for step, edges in waits.items()}
 
 
-def readable_steps(
-    after: Edges, loops: Iterable[tuple[str, str]], waits: Edges, step: str
-) -> tuple[frozenset[str], frozenset[str]]:
-    """Steps that templates of `step` may read.
+class Readable:
+    """What templates may read, step by step.
 
     Args:
-        after: edges without a cycle.
-        loops: (back_to, repeating step) of every loop.
-        waits: edges with `add_loop_ends`.
-        step: whose templates.
-
-    Returns:
-        (surely ended, ended only from the second round of a loop on)
+        loops: of the workflow.
+        waits: edges with `add_loop_ends`, without a cycle.
     """
-    ended = ancestors(waits, step)
-    carried: set[str] = set()
-    for back_to, repeating in loops:
-        body = loop_body(after, back_to, repeating)
-        if step in body:
-            carried |= body
-    return ended, frozenset(carried - ended)
 
+    def __init__(self, loops: list[Loop], waits: Edges) -> None:
+        self._loops = loops
+        self._ancestors = all_ancestors(waits)
 
-def depths(after: Edges) -> dict[str, int]:
-    """Longest way of steps before each step."""
-    known: dict[str, int] = {}
-    for start in after:
-        stack = [start]
-        while stack:
-            step = stack[-1]
-            missing = [earlier for earlier in after[step] if earlier not in known]
-            if missing:
-                stack.extend(missing)
-                continue
-            known[step] = max((known[earlier] + 1 for earlier in after[step]), default=0)
-            stack.pop()
-    return known
+    def by(self, step: str) -> frozenset[str]:
+        """Steps that templates of `step` may read."""
+        bodies = [loop.body for loop in self._loops if step in loop.body]
+        return self._ancestors[step].union(*bodies)

@@ -10,11 +10,16 @@ _SQLITE_HOME = "sqlite:///~"
 
 
 def home_dir(environ: Mapping[str, str]) -> Path:
-    """``$MAESTROCTL_HOME``, else ``~/.local/share/maestroctl``; it need not exist yet."""
+    """``$MAESTROCTL_HOME``, else ``~/.local/share/maestroctl``; it need not exist yet.
+
+    ``$XDG_DATA_HOME`` takes the place of ``~/.local/share`` where it is set.
+    """
     chosen = environ.get(HOME_VARIABLE, "").strip()
     if chosen:
         return Path(chosen).expanduser().absolute()
-    return _user_home(environ) / ".local" / "share" / "maestroctl"
+    data = environ.get("XDG_DATA_HOME", "").strip()
+    base = Path(data) if data else _user_home(environ) / ".local" / "share"
+    return base / "maestroctl"
 
 
 def default_state_url(environ: Mapping[str, str]) -> str:

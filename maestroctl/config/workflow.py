@@ -17,8 +17,9 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from maestroctl.config import workflow_tables as schema
+from maestroctl.config.composed_kinds import check_json
 from maestroctl.config.expressions import condition
-from maestroctl.config.kinds import Mismatch, check_json, did_you_mean
+from maestroctl.config.kinds import Mismatch, did_you_mean
 from maestroctl.config.source import Source, read_text
 from maestroctl.config.templates import list_template, prompt_template
 from maestroctl.config.toml_lines import Path
@@ -28,7 +29,10 @@ from maestroctl.domain.fleet import FleetSpec
 from maestroctl.domain.workflow import RepeatSpec, StepSpec, ToolSpec, WorkflowSpec
 from maestroctl.errors import ConfigError, ConfigErrors
 
-MAX_STEPS = 500
+MAX_STEPS = 200
+MAX_LOOPS = 32
+MAX_TEXT = 512 << 10
+"""Characters of all templates of a workflow: compiling them takes time on the event loop."""
 _VARIABLE_FORM = "a name of letters, digits and underscores that starts with a letter"
 
 
@@ -214,8 +218,7 @@ def _steps(source: Source, declared_roles: tuple[str, ...]) -> list[tuple[Path, 
     paths = source.tables("step")
     if not paths and source.at(("step",)) is None:
         source.problem((), "no step is declared", hint="add [[step]] with name and prompt")
-    if len(paths) > MAX_STEPS:
-        source.problem(("step",), f"there are {len(paths)} steps, at most {MAX_STEPS}")
+    if _is_too_large(source, paths):
         return steps
     for path in paths:
         fields = source.read(schema.STEP, path)
@@ -230,6 +233,27 @@ def _steps(source: Source, declared_roles: tuple[str, ...]) -> list[tuple[Path, 
             steps.append((path, StepSpec(**{"prompt": "", **fields})))
     _check_unique(source, "step", [(path, step.name) for path, step in steps])
     return steps
+
+
+def _is_too_large(source: Source, paths: list[Path]) -> bool:
+    """Refuse what no person wrote, before any of it is compiled."""
+    raw = [source.at(path) for path in paths]
+    loops = sum("repeat" in step for step in raw)
+    length = sum(
+        len(step[key])
+        for step in raw
+        for key in ("prompt", "system", "for_each")
+        if isinstance(step.get(key), str)
+    )
+    counts = (
+        (len(raw), MAX_STEPS, "steps"),
+        (loops, MAX_LOOPS, "loops"),
+        (length, MAX_TEXT, "characters of templates"),
+    )
+    too_many = [(count, most, what) for count, most, what in counts if count > most]
+    for count, most, what in too_many:
+        source.problem(("step",), f"there are {count} {what}, at most {most}")
+    return bool(too_many)
 
 
 def _repeat(source: Source, path: Path) -> RepeatSpec | None:

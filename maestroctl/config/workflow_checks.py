@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from maestroctl.config.expressions import Condition, condition
-from maestroctl.config.graph import add_loop_ends, ancestors, find_cycle, readable_steps
+from maestroctl.config.graph import Readable, add_loop_ends, all_ancestors, find_cycle, find_loops
 from maestroctl.config.kinds import did_you_mean
 from maestroctl.config.source import Source
 from maestroctl.config.step_view import STEP_FIELDS
@@ -40,18 +40,15 @@ def check_steps(
     after = {step.name: tuple(e for e in step.after if e in names) for _, step in steps}
     if not _check_cycle(source, steps, after):
         return
+    ancestors = all_ancestors(after)
     for path, step in steps:
-        _check_repeat(source, path, step, after)
-    loops = [
-        (step.repeat.back_to, step.name)
-        for _, step in steps
-        if step.repeat is not None
-        and step.repeat.back_to in {*ancestors(after, step.name), step.name}
-    ]
+        _check_repeat(source, path, step, ancestors)
+    repeats = {step.name: step.repeat.back_to for _, step in steps if step.repeat is not None}
+    loops = find_loops(after, repeats)
     waits = add_loop_ends(after, loops)
     if not _check_cycle(source, steps, waits, "these loops wait for each other's end"):
         return
-    scopes = _Scopes(source, after, loops, waits, variables)
+    scopes = _Scopes(source, after, Readable(loops, waits), variables)
     for path, step in steps:
         scopes.check(path, step)
 
@@ -106,14 +103,14 @@ def _check_cycle(
 
 
 def _check_repeat(
-    source: Source, path: Path, step: StepSpec, after: Mapping[str, tuple[str, ...]]
+    source: Source, path: Path, step: StepSpec, ancestors: Mapping[str, frozenset[str]]
 ) -> None:
     if step.repeat is None:
         return
     back_to = step.repeat.back_to
-    reachable = {*ancestors(after, step.name), step.name}
+    reachable = ancestors[step.name] | {step.name}
     if back_to not in reachable:
-        known = back_to in after
+        known = back_to in ancestors
         message = (
             f"step {back_to!r} does not come before {step.name!r}"
             if known
@@ -135,14 +132,12 @@ class _Scopes:
         self,
         source: Source,
         after: Mapping[str, tuple[str, ...]],
-        loops: list[tuple[str, str]],
-        waits: Mapping[str, tuple[str, ...]],
+        readable: Readable,
         variables: Mapping[str, Any],
     ) -> None:
         self._source = source
         self._after = after
-        self._loops = loops
-        self._waits = waits
+        self._readable = readable
         self._variables = variables
 
     def check(self, path: Path, step: StepSpec) -> None:
@@ -200,8 +195,7 @@ class _Scopes:
     def _check_steps(
         self, path: Path, step: StepSpec, references: References, *, ends: bool
     ) -> None:
-        ended, carried = readable_steps(self._after, self._loops, self._waits, step.name)
-        readable = ended | carried | ({step.name} if ends else set())
+        readable = self._readable.by(step.name) | ({step.name} if ends else set())
         for name, field in sorted(references.steps, key=str):
             if name not in self._after:
                 hint = _dashed_hint(name, self._after) or did_you_mean(name, sorted(self._after))

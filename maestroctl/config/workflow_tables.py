@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from maestroctl.config.composed_kinds import JSON_TABLE, URL
 from maestroctl.config.kinds import (
-    JSON_TABLE,
     TEXT,
-    URL,
     Kind,
     Mismatch,
     did_you_mean,
