@@ -104,6 +104,9 @@ def build_vllm_env(order: EngineOrder, capabilities: Capabilities, ipc_name: str
         # without a thread count two engines on two cores gave a tenth of their speed.
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         env["OMP_NUM_THREADS"] = str(order.threads or gpu.count_cpu_threads())
+        # Threads that spin while they wait starve each other when anything else runs: two threads
+        # on two busy cores gave 2 tokens/s spinning and 25 sleeping.
+        env["OMP_WAIT_POLICY"] = "PASSIVE"
         env["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # the runner that the extension knows
         if Capability.WORKER_SLEEP in capabilities:
             env["PYTHONPATH"] = str(install_worker_extension(order.state_dir))

@@ -84,6 +84,7 @@ def test_environment_keeps_the_daemons_secrets_out(
     assert "leak" not in env.values()
     assert env["HF_HOME"] == "/hf"
     assert env["OMP_NUM_THREADS"] == "1"
+    assert env["OMP_WAIT_POLICY"] == "PASSIVE"
     assert env["VLLM_SERVER_DEV_MODE"] == "1"
     assert env["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
     assert "CUDA_VISIBLE_DEVICES" not in env
