@@ -1,0 +1,87 @@
+"""Latency of one prediction through the predictor process, IPC included.
+
+Traces are replayed in order, one stage at a time, each with three candidate models, as a gateway
+on one core would ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from maestroctl.errors import PredictorError
+from maestroctl.predict.artifact import save_artifact
+from maestroctl.predict.client import PredictorClient
+from maestroctl.predict.metrics import quantile_of
+from maestroctl.predict.model import PredictorModel
+from maestroctl.predict.service_process import ServiceProcess
+from maestroctl.predict.stage_input import StageInput
+from maestroctl.predict.traces import TraceJob
+
+NUM_CANDIDATES = 3
+_WARM_UP = 20
+_PATIENCE_S = 5.0
+
+
+def measure_latency(
+    model: PredictorModel, jobs: Sequence[TraceJob], num_stages: int
+) -> dict[str, float]:
+    """Milliseconds per stage: median, 99th percentile, and how many were measured.
+
+    Raises:
+        PredictorError: the predictor process did not start or did not answer.
+    """
+    stages = _stages_to_ask(model, jobs, num_stages + _WARM_UP)
+    with tempfile.TemporaryDirectory(prefix="maestroctl-latency-") as folder:
+        artifact = Path(folder) / "model.mpred"
+        save_artifact(model, artifact)
+        times_ms = asyncio.run(_time_all(artifact, Path(folder) / "s", stages))
+    timed = times_ms[_WARM_UP:] or times_ms
+    return {
+        "median": quantile_of(timed, 0.5),
+        "p99": quantile_of(timed, 0.99),
+        "stages": float(len(timed)),
+    }
+
+
+def _stages_to_ask(
+    model: PredictorModel, jobs: Sequence[TraceJob], wanted: int
+) -> list[StageInput]:
+    """Stages of jobs drawn evenly from the folder, in order within a job."""
+    names = sorted(model.builder.schema.vocabulary["model"]) or ["a"]
+    names = (names * NUM_CANDIDATES)[: max(NUM_CANDIDATES, len(names))]
+    step = max(1, len(jobs) // 80)
+    stages: list[StageInput] = []
+    for job in jobs[::step]:
+        for stage in job.stages:
+            own = stage.seen.candidates[0]
+            others = [name for name in names if name != own]
+            candidates = tuple([own, *others, own + "-b", own + "-c"][:NUM_CANDIDATES])
+            stages.append(replace(stage.seen, candidates=candidates))
+            if len(stages) == wanted:
+                return stages
+    return stages
+
+
+async def _time_all(artifact: Path, socket: Path, stages: Sequence[StageInput]) -> list[float]:
+    process = ServiceProcess(socket, artifact)
+    client = PredictorClient(socket, budget_s=_PATIENCE_S)
+    times_ms = []
+    await process.start()
+    try:
+        if not await process.wait_listening():
+            raise PredictorError("the predictor process did not start")
+        for stage in stages:
+            began = time.perf_counter()
+            said = await client.predict(stage)
+            times_ms.append((time.perf_counter() - began) * 1e3)
+            if not said:
+                raise PredictorError("the predictor process did not answer")
+    finally:
+        await client.close()
+        await process.stop()
+    return times_ms

@@ -1,0 +1,66 @@
+"""Refit from this fleet's own history: fit in the background, swap in only if better.
+
+The candidate is fitted on the older jobs and judged on the newest ones, against what was told when
+those jobs ran. Only a candidate with a smaller error is fitted again on everything and returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from maestroctl.predict.embedding import TextEncoder
+from maestroctl.predict.gbm import DoubleArray
+from maestroctl.predict.model import PredictorModel
+from maestroctl.predict.stage_table import make_table
+from maestroctl.predict.traces import TraceJob
+from maestroctl.predict.train import TrainConfig, local_config, train_model
+
+MIN_STAGES = 40
+_NEWEST_SHARE = 0.25
+_MAX_JOBS = 1500
+
+
+def refit_if_better(
+    jobs: Sequence[TraceJob],
+    told_q50: Sequence[Sequence[float]],
+    encoder: TextEncoder,
+    config: TrainConfig | None = None,
+) -> PredictorModel | None:
+    """Fit a local model on own history, or None when it would not be better.
+
+    Args:
+        jobs: ended jobs, oldest first; the newest `_MAX_JOBS` are used.
+        told_q50: per job and stage, the median that was told when it ran.
+        encoder: of the model in use, so that both share one window cache.
+        config: threads and text settings; the rest is `local_config`.
+    """
+    jobs, told = list(jobs[-_MAX_JOBS:]), list(told_q50[-_MAX_JOBS:])
+    newest = max(2, int(len(jobs) * _NEWEST_SHARE))
+    older, judged = jobs[:-newest], jobs[-newest:]
+    if sum(len(job.stages) for job in older) < MIN_STAGES:
+        return None
+    own = local_config(config)
+    candidate = train_model(older, own, encoder=encoder)
+    said = predict_medians(candidate, judged)
+    seen = make_table(judged).tokens
+    before = np.array([value for job in told[-newest:] for value in job])
+    known = ~np.isnan(seen)
+    if not known.any() or _error(seen, said, known) >= _error(seen, before, known):
+        return None
+    return train_model(jobs, own, encoder=encoder)
+
+
+def predict_medians(model: PredictorModel, jobs: Sequence[TraceJob]) -> DoubleArray:
+    """Median output of each stage under the model that served it, in order."""
+    table = make_table(jobs)
+    rows = model.builder.matrix(table.stages)
+    p_tool = model.p_tool(rows, table.stages)
+    return model.length.predict_quantiles(rows, p_tool, table.workflows)[0]
+
+
+def _error(
+    seen: DoubleArray, said: DoubleArray, known: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> float:
+    return float(np.mean(np.abs(seen[known] - said[known])))

@@ -1,0 +1,169 @@
+"""The predictor process: stage inputs in over a Unix socket, raw figures out, in micro-batches.
+
+``python -m maestroctl.predict.service --socket PATH --artifact FILE``
+
+Theory of operation
+-------------------
+It keeps no state but the artifact and its window cache, so it may die at any moment: the host
+answers from its running profiles and starts another. One task per connection reads frames into one
+queue; one task takes everything that waits as a batch (at most `MAX_BATCH`). Only when the last
+batch held several stages does it wait for more, and then `MAX_WAIT_S` at most: a lone stage never
+waits. Evaluation runs on the event loop, since this process has nothing else to do.
+
+It ends when its standard input closes, which is when the host that started it is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from maestroctl.errors import MaestroError
+from maestroctl.predict.raw_prediction import RawPrediction
+from maestroctl.predict.stage_input import StageInput
+from maestroctl.predict.wire import BrokenFrame, pack_frame, read_frame
+
+MAX_BATCH = 32
+MAX_WAIT_S = 0.002
+
+
+class Answers(Protocol):
+    """What the service needs of a model."""
+
+    def predict(self, stages: Sequence[StageInput]) -> list[RawPrediction]:
+        """Raw figures per stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    number: int
+    experts: tuple[str, ...]
+    stage: StageInput
+    writer: asyncio.StreamWriter
+
+
+class PredictorService:
+    """Serves models by expert name over one socket.
+
+    Args:
+        models: ``model`` always, ``local`` once a refit was swapped in.
+    """
+
+    def __init__(self, models: dict[str, Answers]) -> None:
+        self._models = models
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self.batches = 0
+        self.answered = 0
+
+    async def serve(self, socket: Path) -> None:
+        """Listen until cancelled."""
+        with contextlib.suppress(FileNotFoundError):
+            socket.unlink()
+        server = await asyncio.start_unix_server(self._read, path=str(socket))
+        os.chmod(socket, 0o600)
+        try:
+            async with server:
+                await self._answer_batches()
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                socket.unlink()
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                frame = await read_frame(reader)
+                try:
+                    stage = StageInput.from_json(frame["stage"])
+                    waiting = _Waiting(int(frame["id"]), tuple(self._models), stage, writer)
+                except (KeyError, TypeError, ValueError) as exc:
+                    self._reply(writer, {"id": frame.get("id"), "error": repr(exc)})
+                    continue
+                self._queue.put_nowait(waiting)
+        except (asyncio.IncompleteReadError, BrokenFrame, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer_batches(self) -> None:
+        crowded = False
+        while True:
+            batch = [await self._queue.get()]
+            if crowded:
+                await self._fill(batch)
+            while len(batch) < MAX_BATCH and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            crowded = len(batch) > 1
+            self._answer(batch)
+            await asyncio.sleep(0)
+
+    async def _fill(self, batch: list[_Waiting]) -> None:
+        deadline = asyncio.get_running_loop().time() + MAX_WAIT_S
+        while len(batch) < MAX_BATCH:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                return
+            try:
+                batch.append(await asyncio.wait_for(self._queue.get(), left))
+            except TimeoutError:
+                return
+
+    def _answer(self, batch: list[_Waiting]) -> None:
+        stages = [waiting.stage for waiting in batch]
+        said = {name: model.predict(stages) for name, model in self._models.items()}
+        self.batches += 1
+        self.answered += len(batch)
+        for place, waiting in enumerate(batch):
+            raw = {name: answers[place].to_json() for name, answers in said.items()}
+            self._reply(waiting.writer, {"id": waiting.number, "said": raw})
+
+    @staticmethod
+    def _reply(writer: asyncio.StreamWriter, value: dict[str, Any]) -> None:
+        if not writer.is_closing():
+            writer.write(pack_frame(value))
+
+
+async def _serve_until_orphaned(service: PredictorService, socket: Path) -> None:
+    serving = asyncio.create_task(service.serve(socket))
+    orphaned = asyncio.create_task(asyncio.to_thread(sys.stdin.buffer.read))
+    done, _ = await asyncio.wait({serving, orphaned}, return_when=asyncio.FIRST_COMPLETED)
+    serving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+    for task in done:
+        task.result()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the predictor process."""
+    parser = argparse.ArgumentParser(prog="maestroctl.predict.service")
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--artifact", type=Path, required=True)
+    parser.add_argument("--digest", help="what the artifact must hash to")
+    parser.add_argument("--local", type=Path, help="artifact of a refit on own history")
+    options = parser.parse_args(argv)
+    # Imported here: the client side of this module must not need numpy.
+    from maestroctl.predict.artifact import load_artifact
+
+    try:
+        models: dict[str, Answers] = {
+            "model": load_artifact(options.artifact, digest=options.digest)
+        }
+        if options.local is not None:
+            models["local"] = load_artifact(options.local)
+    except MaestroError as exc:
+        print(f"predictor: {exc}", file=sys.stderr)
+        return 1
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve_until_orphaned(PredictorService(models), options.socket))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Owns the predictor process: starts it, starts it again when it dies, ends it.
+
+The child ends by itself when the pipe to its standard input closes, so no orphan outlives a host
+that was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+_RESTART_PAUSES_S = (0.1, 0.5, 2.0, 10.0, 30.0)
+_END_GRACE_S = 2.0
+_STEADY_S = 60.0
+
+
+class ServiceProcess:
+    """One predictor process.
+
+    Args:
+        socket: where it listens.
+        artifact, digest: what it loads; `digest` is checked when given.
+        local: artifact of a refit on own history.
+        python: interpreter that has the ``predict`` extra.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        artifact: Path,
+        *,
+        digest: str | None = None,
+        local: Path | None = None,
+        python: str = sys.executable,
+    ) -> None:
+        self.restarts = 0
+        self._socket = socket
+        self._command = [python, "-m", "maestroctl.predict.service", "--socket", str(socket)]
+        self._command += ["--artifact", str(artifact)]
+        self._command += ["--digest", digest] if digest else []
+        self._command += ["--local", str(local)] if local else []
+        self._process: asyncio.subprocess.Process | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running child."""
+        running = self._process is not None and self._process.returncode is None
+        return self._process.pid if running and self._process else None
+
+    async def start(self) -> None:
+        """Start the child and watch it; returns before it listens."""
+        await self._launch()
+        self._watch = asyncio.create_task(self._keep_alive())
+
+    async def wait_listening(self, deadline_s: float = 30.0) -> bool:
+        """Whether the socket came up before the deadline."""
+        end_s = asyncio.get_running_loop().time() + deadline_s
+        while not self._socket.exists():
+            if asyncio.get_running_loop().time() >= end_s:
+                return False
+            await asyncio.sleep(0.02)
+        return True
+
+    async def stop(self) -> None:
+        """End the child and the watch."""
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), _END_GRACE_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _launch(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._socket.unlink()  # a crashed child's; its presence means "listening"
+        # One thread: the process has one core, and OpenMP threads that spin would steal another.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command, stdin=asyncio.subprocess.PIPE, env=environment
+        )
+
+    async def _keep_alive(self) -> None:
+        quick_deaths = 0
+        loop = asyncio.get_running_loop()
+        while self._process is not None:
+            born_s = loop.time()
+            await self._process.wait()
+            quick_deaths = 0 if loop.time() - born_s > _STEADY_S else quick_deaths + 1
+            pause = _RESTART_PAUSES_S[min(quick_deaths, len(_RESTART_PAUSES_S) - 1)]
+            await asyncio.sleep(pause)
+            self.restarts += 1
+            await self._launch()
