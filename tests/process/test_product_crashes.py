@@ -141,7 +141,7 @@ async def test_a_killed_daemon_is_started_again_and_finds_its_engine(
     job_id = await submit(serve)
     await until_steps(serve, job_id, 1)
     engine = process_of(tmp_path, "stub_engine").pid
-    process_of(tmp_path, "maestroctl.live.node").kill()
+    process_of(tmp_path, "--name local").kill()
     document = await until_finished(serve, job_id)
     assert document["output"]
     assert process_of(tmp_path, "stub_engine").pid == engine
@@ -156,7 +156,7 @@ async def test_a_killed_engine_is_started_again(serve: ServeProcess, tmp_path: P
 
 
 async def test_a_plain_request_ends_visibly_when_the_coordinator_is_killed(
-    serve: ServeProcess, tmp_path: Path
+    serve: ServeProcess,
 ) -> None:
     async with aiohttp.ClientSession() as session:
         url = serve.url + "/v1/chat/completions"
@@ -165,8 +165,7 @@ async def test_a_plain_request_ends_visibly_when_the_coordinator_is_killed(
             serve.send(signal.SIGKILL)
             await serve.wait()
             with pytest.raises(aiohttp.ClientError):
-                while await response.content.readany():
-                    pass
+                await response.content.read()
     await serve.start()
     (plain,) = (await call(serve, "GET", "/api/jobs"))["jobs"]
     assert plain["status"] == "interrupted"
@@ -178,13 +177,22 @@ async def test_both_killed_at_once_leave_engines_that_the_next_start_takes_over(
     job_id = await submit(serve)
     await until_steps(serve, job_id, 1)
     engine = process_of(tmp_path, "stub_engine").pid
-    daemon = process_of(tmp_path, "maestroctl.live.node")
+    daemon = process_of(tmp_path, "--name local")
     serve.send(signal.SIGKILL)
     daemon.kill()
     await serve.wait()
     await serve.start()
     await until_finished(serve, job_id)
     assert process_of(tmp_path, "stub_engine").pid == engine
+
+
+async def test_both_killed_for_good_leave_nothing(serve: ServeProcess, tmp_path: Path) -> None:
+    job_id = await submit(serve)
+    await until_steps(serve, job_id, 1)
+    serve.send(signal.SIGKILL)
+    process_of(tmp_path, "--name local").kill()
+    await serve.wait()
+    await until(lambda: not processes_under(tmp_path), 30.0)
 
 
 async def test_a_second_coordinator_on_the_same_state_refuses_with_the_pid(
@@ -221,14 +229,16 @@ async def test_the_first_interrupt_drains_and_the_second_stops_now(
     assert processes_under(tmp_path) == []
 
     await serve.start()
-    async with aiohttp.ClientSession() as session:
-        async with session.post(url, json=chat("TOKENS 5000", stream=True)) as response:
-            await response.content.readany()
-            serve.send(signal.SIGTERM)
-            await until(lambda: _is_draining(serve))
-            serve.send(signal.SIGTERM)
-            with contextlib.suppress(aiohttp.ClientError):
-                text = b"".join([part async for part in response.content.iter_any()])
-                assert b"[DONE]" not in text
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, json=chat("TOKENS 5000", stream=True)) as response,
+    ):
+        await response.content.readany()
+        serve.send(signal.SIGTERM)
+        await until(lambda: _is_draining(serve))
+        serve.send(signal.SIGTERM)
+        with contextlib.suppress(aiohttp.ClientError):
+            text = b"".join([part async for part in response.content.iter_any()])
+            assert b"[DONE]" not in text
     assert await serve.wait() == 0
     assert processes_under(tmp_path) == []

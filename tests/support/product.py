@@ -75,7 +75,7 @@ def stub_fleet_toml(
         "[[node]]",
         'name = "local"',
         f'memory = "{memory}"',
-        "linger_s = 3",
+        "linger_s = 8",
     ]
     for name, own in (models or {"alpha": ()}).items():
         engine = f"stub-{name.replace('/', '-')}"

@@ -42,6 +42,7 @@ from maestroctl.live.http1.server import HttpServer, Request
 from maestroctl.live.node.host import NodeHost
 from maestroctl.live.node.memory_watch import MemoryWatch
 from maestroctl.live.node.preparation import build_host
+from maestroctl.live.node.reaper import LOCK_NAME, Reaper
 from maestroctl.live.timers import core_now_s
 from maestroctl.live.transport.wire import MAX_LINE_BYTES, ControlConnection, node_side
 from maestroctl.scheduler.events import (
@@ -92,11 +93,13 @@ class NodeDaemon:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._told_to_stop)
             self._set_linger(_HELLO_LIMIT_S)
+            self._reaper = Reaper(self._state_dir)
             async with self._listening():
                 ticker = asyncio.create_task(self._tick())
                 await self._ended.wait()
                 ticker.cancel()
                 await self._finish()
+            await asyncio.to_thread(self._reaper.dismiss)
         if self._bug is not None:
             raise self._bug
 
@@ -161,6 +164,7 @@ class NodeDaemon:
         assert self._host is not None
         self._control = control
         self._set_linger(None)
+        self._reaper.set_linger(hello.node.linger_s)
         self._host.post(EpochAnnounced(hello.epoch))
         self._send()
         return True
@@ -305,7 +309,7 @@ def _owned(state_dir: Path):  # type: ignore[no-untyped-def]
     """Own the folder for as long as the process lives."""
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(state_dir / "daemon.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(state_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as exc:
         raise FleetError(f"node daemon: cannot use {state_dir}: {exc.strerror}") from exc
     try:

@@ -30,12 +30,15 @@ from maestroctl.scheduler.events import (
     NodeEvent,
     StageLeft,
     StageOffered,
+    StageOutgrew,
     StageSentFirstByte,
     StageWithdrawn,
 )
 
 Verdict = ForwardStage | RefuseStage | AbortStage
 
+_BOOK_AHEAD_TOKENS = 128
+"""A stage that outgrew its booking books this much more at a time."""
 _KEPT_HEADERS = ("content-type", "retry-after")
 
 
@@ -69,11 +72,14 @@ class HeldStage:
         aborted: set when the core ended a forwarded stage.
         task: the handler, cancelled by an abort.
         forwarded: its request to the engine has begun; `StageLeft` will follow.
+        booked_tokens: prompt and output; one event of a stream is at least one token.
     """
 
     stage_id: StageId
     task: asyncio.Task[object]
     offered_s: float
+    prompt_tokens: int
+    booked_tokens: int
     verdict: Verdict | None = None
     waiter: asyncio.Future[None] | None = None
     aborted: AbortStage | None = None
@@ -122,7 +128,9 @@ class StageRelay:
             raise InvalidRequest(f"stage {offer.stage_id} is here already")
         task = asyncio.current_task()
         assert task is not None
-        held = HeldStage(offer.stage_id, task, core_now_s())
+        held = HeldStage(
+            offer.stage_id, task, core_now_s(), offer.prompt_tokens, offer.booked_tokens
+        )
         self._held[offer.stage_id] = held
         try:
             self._host.post(offer)
@@ -174,11 +182,13 @@ class StageRelay:
             request.answer(upstream.status, body, headers)
             return
         request.start(upstream.status, headers)
-        first = True
+        num_events = 0
         while chunk := await upstream.readany():
-            if first:
-                first = False
+            if not num_events:
                 self._host.post(StageSentFirstByte(held.stage_id))
+            num_events += max(1, chunk.count(b"\n\n"))
+            if held.prompt_tokens + num_events > held.booked_tokens:
+                self._outgrow(held, held.prompt_tokens + num_events)
             await request.send(chunk)
         self._host.post(StageLeft(held.stage_id))
         request.end()
@@ -194,6 +204,11 @@ class StageRelay:
         if activation:
             headers[StageHeaders.ACTIVATION] = f"{activation} {seconds:.6f}"
         return headers
+
+    def _outgrow(self, held: HeldStage, num_tokens: int) -> None:
+        """The stage holds more than it booked: book ahead in steps, so that few events do."""
+        held.booked_tokens = num_tokens + _BOOK_AHEAD_TOKENS
+        self._host.post(StageOutgrew(held.stage_id, held.booked_tokens))
 
     def _leave_early(self, held: HeldStage, to: ForwardStage) -> None:
         """The answer is not wanted any more; its KV counts until the engine has let it go."""
