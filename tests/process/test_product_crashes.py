@@ -87,6 +87,14 @@ async def until_finished(serve: ServeProcess, job_id: str) -> Any:
     return await until(finished, 40.0)
 
 
+async def until_nothing_runs(tmp_path: Path) -> None:
+    try:
+        await until(lambda: not processes_under(tmp_path), 30.0)
+    except AssertionError:
+        left = [(p.pid, p.ppid(), p.cmdline()) for p in processes_under(tmp_path)]
+        raise AssertionError(f"left behind: {left}") from None
+
+
 def process_of(tmp_path: Path, word: str) -> psutil.Process:
     (found,) = [p for p in processes_under(tmp_path) if word in " ".join(p.cmdline())]
     return found
@@ -132,7 +140,7 @@ async def test_a_killed_coordinator_that_never_returns_leaves_nothing(
     )
     serve.send(signal.SIGKILL)
     await serve.wait()
-    await until(lambda: not processes_under(tmp_path), 30.0)
+    await until_nothing_runs(tmp_path)
 
 
 async def test_a_killed_daemon_is_started_again_and_finds_its_engine(
@@ -192,7 +200,7 @@ async def test_both_killed_for_good_leave_nothing(serve: ServeProcess, tmp_path:
     serve.send(signal.SIGKILL)
     process_of(tmp_path, "--name local").kill()
     await serve.wait()
-    await until(lambda: not processes_under(tmp_path), 30.0)
+    await until_nothing_runs(tmp_path)
 
 
 async def test_a_second_coordinator_on_the_same_state_refuses_with_the_pid(

@@ -99,7 +99,7 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        self._server.connections.discard(self)
+        self._server.lost(self)
         self._transport = None
         self._waiting.clear()
         self.resume_writing()
@@ -185,7 +185,14 @@ class HttpServer:
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.connections: set[_Connection] = set()
+        self._none_left = asyncio.Event()
         self._server: asyncio.Server | None = None
+
+    def lost(self, connection: _Connection) -> None:
+        """The connection is closed."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self._none_left.set()
 
     async def listen(self, socket_path: str) -> None:
         """Start listening; file permissions are the caller's umask."""
@@ -198,8 +205,11 @@ class HttpServer:
         """Stop listening and close every connection."""
         if self._server is not None:
             self._server.close()
+        self._none_left.clear()
         for connection in list(self.connections):
             connection.abort()
+        if self.connections:
+            await self._none_left.wait()
         if self._server is not None:
             await self._server.wait_closed()
 
