@@ -254,11 +254,12 @@ def booked_tokens(stage: StageState, prediction: Prediction, place: Place) -> in
     """
     prompt = stage.stage.prompt_tokens.full
     output = math.ceil(prediction.output_q90)
-    limit = place.profile.max_model_len - prompt
     max_tokens = stage.stage.max_tokens
-    if max_tokens is not None and max_tokens < limit:
-        limit = max_tokens
-    return prompt + max(1, min(output, limit))
+    if max_tokens is not None and max_tokens < output:
+        output = max_tokens
+    if place.profile is not None and prompt + output > place.profile.max_model_len:
+        output = place.profile.max_model_len - prompt
+    return prompt + max(1, output)
 
 
 def _unblock_name(place: Place) -> str:

@@ -243,6 +243,7 @@ class StageFlow:
 
     def _note_served(self, place: Place, now_s: float) -> None:
         place.refusals = 0
+        place.ready_in_s = 0.0  # it answered: whatever the last snapshot said, it is awake
         self._waiting.patience.served(place.model, now_s)
 
     def _leave_node(self, stage: StageState, now_s: float) -> Place:

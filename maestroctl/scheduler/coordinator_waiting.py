@@ -6,6 +6,8 @@
   `HOMELESS_GRACE_S`; a workflow's waits for a node to come back.
 - When every node of the fleet is connected, or was never allowed the model, and none can ever
   serve it, it is given up at once, with the node's reason.
+- When the model's engine has failed wherever there is one, and the node has said so to a stage, an
+  outside caller is told at once; a workflow's stage waits for the node to try again.
 - After a failure on the only node there is, a stage is *parked* for a moment before it queues
   again, so that the node can notice that its engine is gone.
 """
@@ -29,6 +31,7 @@ from maestroctl.scheduler.coordinator_timers import (
     Timers,
 )
 from maestroctl.scheduler.ordering.stage_queue import QueueClass
+from maestroctl.scheduler.routing.fleet_state import Place
 from maestroctl.scheduler.routing.model_choice import ModelChoice
 from maestroctl.scheduler.routing.pipeline import RouteDecision
 
@@ -92,6 +95,7 @@ class WaitingRoom:
         self._timers.arm(_pause_name(stage.stage_id), now_s + RETRY_PAUSE_S, pause_over, out)
 
     def leave(self, stage: StageState, out: Out) -> None:
+        """Take out a stage that waits here."""
         if stage.status is StageStatus.QUEUED:
             self._tables.queue.remove(stage)
         else:
@@ -118,8 +122,8 @@ class WaitingRoom:
         queue = self._tables.queue
         for queue_class in list(queue.classes().values()):
             excluded = queue_class.key[1]
-            homeless = next(self._tables.fleet.usable(queue_class.models, excluded), None) is None
-            if homeless and queue_class.is_flexible:
+            usable = self._tables.fleet.usable(queue_class.models, excluded)
+            if queue_class.is_flexible and all(place.failure is not None for place in usable):
                 for stage in queue_class.stages():
                     self._rechoose(stage, now_s, out)
             if queue_class.num_live:
@@ -136,21 +140,25 @@ class WaitingRoom:
 
     def _settle(self, queue_class: QueueClass, now_s: float, out: Out) -> None:
         """Note whether any connected node can take the class; give it up when none ever will."""
-        excluded = queue_class.key[1]
-        if next(self._tables.fleet.usable(queue_class.models, excluded), None) is not None:
+        usable = self._tables.fleet.usable(queue_class.models, queue_class.key[1])
+        place = next(usable, None)
+        why = None
+        if place is not None:
             if queue_class.homeless_since_s is not None:
                 queue_class.homeless_since_s = None
                 queue_class.opened_s = now_s  # from here on it waits for slots
-            return
-        if queue_class.homeless_since_s is None:
-            queue_class.homeless_since_s = now_s
-        why = self._why_never(queue_class)
+            if queue_class.is_external and _has_failed(place) and all(map(_has_failed, usable)):
+                why = f"{place.name}: {place.failure}"
+        else:
+            if queue_class.homeless_since_s is None:
+                queue_class.homeless_since_s = now_s
+            why = self._why_never(queue_class)
+            if why is None and queue_class.is_external:
+                due_s = now_s + HOMELESS_GRACE_S
+                self._timers.arm_by("no-node", due_s, self._give_up_homeless, out)
         if why is not None:
             for stage in queue_class.stages():
                 self._give_up(stage, stage.last_reason or why, now_s, out)
-        elif queue_class.is_external:
-            due_s = now_s + HOMELESS_GRACE_S
-            self._timers.arm_by("no-node", due_s, self._give_up_homeless, out)
 
     def _why_never(self, queue_class: QueueClass) -> str | None:
         """Why no node of the fleet will ever take the class; None = one that is away might."""
@@ -249,6 +257,11 @@ class WaitingRoom:
         last = f"; last: {stage.last_reason}" if stage.last_reason else ""
         verb = "serves" if nodes else "is connected to serve"
         return f"{where} {verb} {' or '.join(stage.models)}{last}"
+
+
+def _has_failed(place: Place) -> bool:
+    """Its engines have failed, and a stage has asked the node already, or is asking now."""
+    return place.failure is not None and not place.is_open
 
 
 def _pause_name(stage_id: StageId) -> str:

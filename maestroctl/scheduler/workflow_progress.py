@@ -75,7 +75,11 @@ class WorkflowGraph:
         _refuse_cycle(after, "steps wait for each other in a circle")
         self.bodies = _loop_bodies(spec, after)
         self.waits = _waits(after, self.bodies)
-        _refuse_cycle(self.waits, "loops overlap so that each waits for the other's end")
+        _refuse_cycle(
+            self.waits,
+            "loops overlap so that each waits for the other's end",
+            hint="let one step that comes after all of them decide whether to go back",
+        )
         followers: dict[str, list[str]] = {name: [] for name in spec.steps}
         for name, waits in self.waits.items():
             for other in waits:
@@ -93,7 +97,9 @@ def _known_steps(spec: WorkflowSpec, step: StepSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.after))
 
 
-def _refuse_cycle(waits: Mapping[str, Collection[str]], what: str) -> None:
+def _refuse_cycle(
+    waits: Mapping[str, Collection[str]], what: str, hint: str | None = None
+) -> None:
     """Raise when some steps can never be reached (Kahn's algorithm, in the order of the file)."""
     left = {name: len(others) for name, others in waits.items()}
     followers: dict[str, list[str]] = {name: [] for name in waits}
@@ -108,7 +114,7 @@ def _refuse_cycle(waits: Mapping[str, Collection[str]], what: str) -> None:
                 ready.append(follower)
     if len(ready) < len(waits):
         stuck = ", ".join(repr(name) for name, count in left.items() if count)
-        raise ConfigError(f"{what}: {stuck}", key="step")
+        raise ConfigError(f"{what}: {stuck}", key="step", hint=hint)
 
 
 def _loop_bodies(

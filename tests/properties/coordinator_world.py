@@ -47,6 +47,8 @@ from maestroctl.testing.coordinator_builders import (
 )
 
 MODELS = ("a", "b")
+FAILED, ABSENT = -2, -1
+"""In place of a number of slots: the engine has failed; there has been none yet."""
 NODES = {"n1": ("a", "b"), "n2": ("a",)}
 WORKFLOWS = (
     make_workflow(make_step("one")),
@@ -237,7 +239,10 @@ class World:
             slots = node.slots[model]
             profiles.append(make_profile(model, max_batch=2))
             node.said_slots[model] = 3  # assumed while there is no engine: two, and one more
-            if slots >= 0:
+            if slots == FAILED:
+                engines.append(make_engine(model, 0, EngineStatus.FAILED, name))
+                node.said_slots[model] = 1  # one at a time may ask
+            elif slots != ABSENT:
                 status = EngineStatus.IDLE if slots else EngineStatus.DRAINING
                 engines.append(make_engine(model, slots, status, name))
                 node.said_slots[model] = slots

@@ -43,7 +43,7 @@ from maestroctl.testing.coordinator_builders import (
     step_done,
     submission,
 )
-from tests.properties.coordinator_world import NODES, WORKFLOWS, FakeJob, World
+from tests.properties.coordinator_world import FAILED, NODES, WORKFLOWS, FakeJob, World
 
 some = st.integers(0, 99)
 """Picks one of what there is; small numbers shrink well."""
@@ -158,7 +158,7 @@ class CoordinatorLife(RuleBasedStateMachine):
 
     @rule(
         name=st.sampled_from(list(NODES)),
-        slots=st.none() | st.lists(st.integers(-1, 3), min_size=2, max_size=2),
+        slots=st.none() | st.lists(st.integers(FAILED, 3), min_size=2, max_size=2),
         draining=st.sampled_from([False, False, False, True]),
     )
     def a_node_speaks(self, name: str, slots: list[int] | None, draining: bool) -> None:
@@ -288,7 +288,7 @@ class CoordinatorLife(RuleBasedStateMachine):
             NodeLost(NodeName("never-seen"), "gone"),
             TimerFired(TimerId("never-set")),
         ]
-        events.extend(node_says(make_snapshot(name, as_of_s=-1.0)) for name in world.connected)
+        events.extend(node_says(make_snapshot(name, epoch=0)) for name in world.connected)
         for stage_id in list(world.resolved)[-4:]:
             events.append(StageEnded(StageId(stage_id), 1, Outcome.FINISHED, True))
             events.append(StageStarted(StageId(stage_id), 1))

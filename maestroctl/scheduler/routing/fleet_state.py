@@ -30,6 +30,7 @@ class Place:
     """One model on one node.
 
     Attributes:
+        profile: None for an engine that somebody else runs.
         slots: stages it takes at once; `reserved` of them are closed to batch stages.
         in_flight: stages of ours there; `tokens` is what they booked.
         readiness: 1 when an engine is awake, 0.5 when one is about to be, else 0.
@@ -37,12 +38,14 @@ class Place:
         blocked_until_s: no stage goes there before this time or, once it passed, the node's next
             snapshot, because of a refusal; None = not blocked.
         refusals: refusals in a row.
+        failure: why every engine of the model there has failed; None while some has not.
         offered: the node can run the model; False keeps a vanished place until its stages ended.
     """
 
     __slots__ = (
         "blocked_until_s",
         "engines",
+        "failure",
         "in_flight",
         "model",
         "name",
@@ -57,11 +60,12 @@ class Place:
         "tokens",
     )
 
-    def __init__(self, node: NodeState, profile: ModelProfile) -> None:
+    def __init__(self, node: NodeState, model: ModelName) -> None:
         self.node = node
-        self.model = profile.model
-        self.name = f"{profile.model}@{node.name}"
-        self.profile = profile
+        self.model = model
+        self.name = f"{model}@{node.name}"
+        self.profile: ModelProfile | None = None
+        self.failure: str | None = None
         self.engines: tuple[EngineSnapshot, ...] = ()
         self.slots = 0
         self.reserved = 0
@@ -181,38 +185,46 @@ class FleetState:
     # --- snapshots ------------------------------------------------------------------------------
 
     def is_outdated(self, snapshot: NodeSnapshot) -> bool:
-        """A newer snapshot of this connection has been applied already."""
+        """A newer snapshot of this connection has been applied already.
+
+        By command numbers, which only rise, and not by `as_of_s`: that is the node's clock, or an
+        estimate on ours, and an estimate may fall by the jitter of the round trip.
+        """
         node = self.nodes.get(snapshot.node)
-        return node is not None and snapshot.as_of_s < node.snapshot.as_of_s
+        if node is None:
+            return False
+        last = node.snapshot
+        return (snapshot.epoch, snapshot.applied_seq) < (last.epoch, last.applied_seq)
 
     def apply(self, snapshot: NodeSnapshot, rtt_s: float, now_s: float) -> bool:
-        """Take a snapshot over. Returns whether the models that can be served at all changed."""
+        """Take a snapshot over. Returns whether what can be served at all has changed."""
         node = self.nodes.get(snapshot.node)
         is_new = node is None
         if node is None:
             node = self.nodes[snapshot.node] = NodeState(snapshot)
-        before = [model for model, place in node.places.items() if place.is_usable]
+        before = _servable(node)
         node.snapshot, node.received_s, node.rtt_s = snapshot, now_s, rtt_s
         node.is_usable = not snapshot.draining and snapshot.epoch <= self._epoch
         if snapshot.epoch == self._epoch:
             for seq in [seq for seq in node.unapplied if seq <= snapshot.applied_seq]:
                 del node.unapplied[seq]
         self._update_places(node, snapshot, now_s)
-        after = [model for model, place in node.places.items() if place.is_usable]
-        return is_new or before != after
+        return is_new or before != _servable(node)
 
     def _update_places(self, node: NodeState, snapshot: NodeSnapshot, now_s: float) -> None:
         engines: dict[ModelName, list[EngineSnapshot]] = {}
         for engine in snapshot.engines:
             engines.setdefault(engine.model, []).append(engine)
-        impossible = dict(snapshot.never_fits)
-        offered = {p.model: p for p in snapshot.profiles if p.model not in impossible}
-        for model, profile in offered.items():
+        profiles = {profile.model: profile for profile in snapshot.profiles}
+        offered = dict.fromkeys([*profiles, *engines])
+        for model, _ in snapshot.never_fits:
+            offered.pop(model, None)
+        for model in offered:
             place = node.places.get(model)
             if place is None:
-                place = node.places[model] = Place(node, profile)
+                place = node.places[model] = Place(node, model)
                 self._places.setdefault(model, {})[node.name] = place
-            place.profile, place.offered = profile, True
+            place.profile, place.offered = profiles.get(model), True
             _describe(place, tuple(engines.get(model, ())))
         for model, place in list(node.places.items()):
             if model not in offered:
@@ -242,16 +254,25 @@ class FleetState:
 _NONE: Mapping[NodeName, Place] = {}
 
 
+def _servable(node: NodeState) -> list[tuple[ModelName, bool]]:
+    """What the node takes stages for, and whether there is hope in it."""
+    return [(m, place.failure is None) for m, place in node.places.items() if place.is_usable]
+
+
 def _describe(place: Place, engines: tuple[EngineSnapshot, ...]) -> None:
     """Slots and readiness of a place from the engines that serve it."""
     place.engines = engines
+    place.failure = None
     if not engines:
+        assert place.profile is not None
         place.slots = assumed_slots(place.profile)
         place.readiness, place.ready_in_s = 0.0, place.profile.cold_start_s
         return
     place.slots = sum(engine.slots for engine in engines)
-    if place.slots == 0 and all(e.status is EngineStatus.FAILED for e in engines):
-        place.slots = 1  # one stage at a time asks the node, whose refusal says what is wrong
+    if all(engine.status is EngineStatus.FAILED for engine in engines):
+        place.failure = engines[0].failure or "its engine has failed"
+        # A stage asks the node now and then: its refusal says what is wrong, or it tries again.
+        place.slots = max(1, place.slots)
     if any(engine.status.is_awake for engine in engines):
         place.readiness = 1.0
     else:

@@ -44,13 +44,21 @@ class ModelChoice(ABC):
 class FirstModel(ModelChoice):
     """The first candidate, in the user's order, that some connected node can serve.
 
-    While none can, all of them stay open: whichever node connects first decides.
+    A model whose engines have all failed counts only when every candidate is in that state.
+    While no node can serve any, all of them stay open: whichever node connects first decides.
     """
 
     def choose(self, stage: StageState, fleet: FleetState, now_s: float) -> ModelDecision:  # noqa: ARG002
         """Decide."""
         candidates = stage.stage.candidates
+        failed: ModelName | None = None
         for model in candidates:
-            if next(fleet.usable((model,), stage.excluded), None) is not None:
-                return ModelDecision((model,), "the first candidate that a node can serve")
+            for place in fleet.usable((model,), stage.excluded):
+                if place.failure is None:
+                    return ModelDecision((model,), "the first candidate that a node can serve")
+                failed = failed or model
+        if failed is not None:
+            return ModelDecision(
+                (failed,), "every candidate's engine has failed; the first of them"
+            )
         return ModelDecision(candidates, "no connected node can serve any candidate")

@@ -1,0 +1,54 @@
+"""A coordinator whose tables are checked after every event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from maestroctl.domain.fleet import FleetSpec
+from maestroctl.scheduler.coordinator_core import CoordinatorCore
+from maestroctl.scheduler.effects import CoordinatorEffect, RecordDecision
+from maestroctl.scheduler.events import CoordinatorEvent
+from maestroctl.scheduler.routing.look_ahead import LookAhead
+from maestroctl.testing.coordinator_builders import make_fleet, node_says
+
+
+class Coordinator:
+    """A core, driven by tests: `tell` returns the effects without the decision records."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(
+        self,
+        fleet: FleetSpec | None = None,
+        *,
+        epoch: int = 1,
+        max_queued: int = 100,
+        look_ahead: LookAhead | None = None,
+    ) -> None:
+        """A new core; `connect` it to a node first."""
+        self.core = CoordinatorCore(
+            fleet or make_fleet(), epoch, max_queued=max_queued, look_ahead=look_ahead
+        )
+        self.records: list[RecordDecision] = []
+
+    def connect(self, at_s: float = 0.0) -> None:
+        """Node `n1` with model `m`, idle, two slots."""
+        self.tell(node_says(), at_s)
+
+    def tell(self, event: CoordinatorEvent, at_s: float = 0.0) -> list[CoordinatorEffect]:
+        """What is to be done because of the event."""
+        effects = self.core.handle(event, at_s)
+        self.core.validate()
+        self.records += [e for e in effects if isinstance(e, RecordDecision)]
+        return [effect for effect in effects if not isinstance(effect, RecordDecision)]
+
+
+@pytest.fixture
+def coordinator() -> Iterator[Coordinator]:
+    """Not connected to anything yet."""
+    it = Coordinator()
+    yield it
+    it.core.validate()

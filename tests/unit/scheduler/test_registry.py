@@ -1,0 +1,39 @@
+"""Policy names resolve, or say what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from maestroctl.domain.policy import PolicySpec
+from maestroctl.errors import ConfigError
+from maestroctl.scheduler.ordering.fcfs import Fcfs
+from maestroctl.scheduler.registry import make_model_choice, make_ordering, make_routing
+from maestroctl.scheduler.routing.model_choice import FirstModel
+from maestroctl.scheduler.routing.pipeline import Pipeline
+from maestroctl.testing.coordinator_builders import limited
+
+
+def test_the_defaults_resolve() -> None:
+    assert isinstance(make_ordering(PolicySpec()), Fcfs)
+    assert isinstance(make_routing(PolicySpec()), Pipeline)
+    assert isinstance(make_model_choice(PolicySpec()), FirstModel)
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "known"),
+    [
+        (make_ordering, "ordering", "fcfs"),
+        (make_routing, "routing", "single_node"),
+        (make_model_choice, "model_choice", "first"),
+    ],
+)
+def test_an_unknown_policy_is_an_error_that_lists_the_known_ones(
+    make: Callable[[PolicySpec], object], field: str, known: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(limited(**{field: known + "x"}))
+    assert caught.value.key == f"policy.{field}"
+    assert known in caught.value.message
+    assert caught.value.hint == f"did you mean {known!r}?"
