@@ -15,6 +15,7 @@ from maestroctl import __version__
 from maestroctl.cli import context
 from maestroctl.cli.commands import (
     config,
+    demo,
     doctor,
     init,
     jobs,
@@ -68,6 +69,7 @@ _START = "Start"
 _RUN = "Run"
 _LOOK = "Look"
 
+app.command("demo", rich_help_panel=_START)(demo.demo)
 app.command("init", rich_help_panel=_START)(init.init)
 app.command("serve", rich_help_panel=_START)(serve.serve)
 app.command("submit", rich_help_panel=_RUN)(submit.submit)
