@@ -107,7 +107,7 @@ main() {
   kind=$(engine_kind)
   say "Python environment: $venv"
   make_venv "$(find_python)"
-  if [ "$action" = test ]; then install_package '[dev]'; else install_package ''; fi
+  if [ "$action" = test ]; then install_package '[dev,predict]'; else install_package ''; fi
   install_engine "$kind"
   case "$action" in
     install) put_on_path ;;
