@@ -97,7 +97,9 @@ def fit_bert_mlp(
     from sklearn.neural_network import MLPRegressor
 
     columns = _text_columns(schema)
-    network = MLPRegressor((64, 32), max_iter=15, early_stopping=True, random_state=0)
+    network = MLPRegressor(
+        hidden_layer_sizes=(64, 32), max_iter=15, early_stopping=True, random_state=0
+    )
     _fit_quietly(network, rows[:, columns], np.log1p(tokens))
 
     def predict(asked_rows: FloatArray, _asked: Sequence[StageInput]) -> DoubleArray:
@@ -114,7 +116,9 @@ def fit_mlp_tool(rows: FloatArray, called: DoubleArray) -> Callable[[FloatArray]
 
     network = make_pipeline(
         StandardScaler(),
-        MLPClassifier((64, 32, 16), max_iter=15, early_stopping=True, random_state=0),
+        MLPClassifier(
+            hidden_layer_sizes=(64, 32, 16), max_iter=15, early_stopping=True, random_state=0
+        ),
     )
     _fit_quietly(network, _clean(rows), called)
     return lambda asked: np.asarray(network.predict_proba(_clean(asked))[:, 1])

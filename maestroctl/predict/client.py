@@ -57,6 +57,7 @@ class PredictorClient:
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._in_flight = 0
         self._misses = 0
         self._trips = 0
         self._closed_until_s = 0.0
@@ -64,9 +65,10 @@ class PredictorClient:
     async def predict(self, stage: StageInput) -> dict[str, RawPrediction]:
         """Raw figures by expert; empty = go on with the fallback. Never raises, never late."""
         now_s = asyncio.get_running_loop().time()
-        if now_s < self._closed_until_s or len(self._waiting) >= self._max_waiting:
+        if now_s < self._closed_until_s or self._in_flight >= self._max_waiting:
             self.counters.skipped += 1
             return {}
+        self._in_flight += 1
         try:
             async with asyncio.timeout(self._budget_s):
                 said = await self._ask(stage)
@@ -78,6 +80,8 @@ class PredictorClient:
             self.counters.broken += 1
             self._miss(now_s)
             return {}
+        finally:
+            self._in_flight -= 1
         self._misses = self._trips = 0
         self.counters.answered += 1
         return said
@@ -92,7 +96,10 @@ class PredictorClient:
             frame = await answer
         finally:
             self._waiting.pop(number, None)
-        return {str(name): RawPrediction.from_json(raw) for name, raw in frame["said"].items()}
+        said = frame.get("said")
+        if not isinstance(said, dict):
+            raise BrokenFrame(f"no answer in it: {frame.get('error')}")
+        return {str(name): RawPrediction.from_json(raw) for name, raw in said.items()}
 
     def _miss(self, now_s: float) -> None:
         self._misses += 1

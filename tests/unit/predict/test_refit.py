@@ -1,0 +1,52 @@
+"""A refit on own history is swapped in only if it is better on the newest jobs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from maestroctl.predict.model import PredictorModel
+from maestroctl.predict.recalibration import OnlineState
+from maestroctl.predict.refit import predict_medians, refit_if_better
+from maestroctl.predict.replay import after, replay_stream
+from maestroctl.predict.train import TrainConfig
+from tests.unit.predict.conftest import make_jobs
+
+
+def test_a_worse_refit_is_not_swapped_in(model: PredictorModel, config: TrainConfig) -> None:
+    jobs = make_jobs(60, app="new")
+    perfect = [[float(s.output_tokens or 0) for s in job.stages] for job in jobs]
+    assert refit_if_better(jobs, perfect, model.builder.embedder.encoder, config) is None
+
+
+def test_a_better_refit_is_swapped_in(model: PredictorModel, config: TrainConfig) -> None:
+    jobs = make_jobs(60, app="new")
+    poor = [[5000.0 for _ in job.stages] for job in jobs]
+    local = refit_if_better(jobs, poor, model.builder.embedder.encoder, config)
+    assert local is not None
+    assert np.median(predict_medians(local, jobs)) < 200
+
+
+def test_a_refit_waits_for_enough_stages(model: PredictorModel, config: TrainConfig) -> None:
+    jobs = make_jobs(6, app="new")
+    poor = [[5000.0 for _ in job.stages] for job in jobs]
+    assert refit_if_better(jobs, poor, model.builder.embedder.encoder, config) is None
+
+
+def test_a_replay_learns_an_unseen_application(model: PredictorModel, config: TrainConfig) -> None:
+    jobs = make_jobs(120, app="new")
+    stream = replay_stream(model, jobs, OnlineState(), config)
+    late = after(stream, 60)
+    seen = stream.table.tokens[late]
+    told = np.abs(seen - stream.q50[late]).mean()
+    assert told < np.abs(seen - np.median(seen)).mean()
+    assert 0.8 <= (seen <= stream.q90[late]).mean() <= 0.97
+
+
+def test_a_replay_never_looks_ahead(model: PredictorModel, config: TrainConfig) -> None:
+    jobs = make_jobs(40, app="new")
+    whole = replay_stream(model, jobs, OnlineState(), config)
+    part = replay_stream(model, jobs[:20], OnlineState(), config)
+    size = len(part.q50)
+    assert whole.q50[:size].tobytes() == part.q50.tobytes()
+    assert whole.q90[:size].tobytes() == part.q90.tobytes()
+    assert whole.total[:size].tobytes() == part.total.tobytes()

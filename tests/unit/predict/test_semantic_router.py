@@ -1,0 +1,107 @@
+"""Independent confidence heads, and the paper's encoder on a tiny random checkpoint."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from maestroctl.errors import ArtifactMissing
+from maestroctl.predict.embedding import WindowEmbedder
+from maestroctl.predict.encoders.sketch import fit_sketch
+from maestroctl.predict.metrics import area_under_curve
+from maestroctl.predict.modernbert import ModernBertRouter
+from maestroctl.predict.semantic_router import SemanticRouter, fit_head, fit_router
+
+EASY = [f"add {k} and {k + 1}" for k in range(80)]
+HARD = [f"prove the lemma about manifold {k} in full detail" for k in range(80)]
+
+
+def outcomes(texts: list[str], rng: random.Random, good_at: str) -> list[float]:
+    return [float(rng.random() < (0.9 if good_at in text else 0.2)) for text in texts]
+
+
+@pytest.fixture(scope="module")
+def router() -> SemanticRouter:
+    rng = random.Random(0)
+    texts = EASY + HARD
+    embedder = WindowEmbedder(fit_sketch(texts, 8))
+    return fit_router(
+        embedder,
+        texts * 2,
+        ["adder"] * 160 + ["prover"] * 160,
+        outcomes(texts, rng, "add") + outcomes(texts, rng, "prove"),
+        [k % 4 for k in range(160)] * 2,
+    )
+
+
+def test_each_model_is_confident_where_it_is_good(router: SemanticRouter) -> None:
+    easy = router.confidence("add 500 and 7", ["adder", "prover"])
+    hard = router.confidence("prove the lemma about manifold 900", ["adder", "prover"])
+    assert easy["adder"] > 0.6 > 0.4 > easy["prover"]
+    assert hard["prover"] > 0.6 > 0.4 > hard["adder"]
+
+
+def test_confidences_are_calibrated_on_average(router: SemanticRouter) -> None:
+    said = [router.confidence(text, ["adder"])["adder"] for text in EASY]
+    assert abs(float(np.mean(said)) - 0.9) < 0.12
+
+
+def test_unknown_models_are_left_out(router: SemanticRouter) -> None:
+    assert router.confidence("add", ["nobody"]) == {}
+
+
+def test_adding_a_model_changes_no_other_head(router: SemanticRouter) -> None:
+    before = router.confidence("add 1 and 2", ["adder"])
+    texts = EASY[:30] + HARD[:30]
+    router.add_model("new", texts, [1.0] * 30 + [0.0] * 30, [k % 3 for k in range(60)])
+    assert router.confidence("add 1 and 2", ["adder"]) == before
+    assert router.confidence("add 1 and 2", ["new"])["new"] > 0.7
+    del router.heads["new"]
+
+
+@pytest.mark.parametrize("text", ["", "\ud800", "日本語", "x" * 100_000])
+def test_any_question_gets_a_probability(router: SemanticRouter, text: str) -> None:
+    assert all(0 < q < 1 for q in router.confidence(text, ["adder", "prover"]).values())
+
+
+def test_few_outcomes_give_the_base_rate() -> None:
+    vectors = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
+    head = fit_head(vectors, np.array([1.0] * 7 + [0.0] * 3), np.arange(10) % 2)
+    assert not head.weights.any()
+    assert 1 / (1 + np.exp(-head.bias)) == pytest.approx(0.7)
+
+
+def test_auc_counts_ties_half() -> None:
+    assert area_under_curve(np.array([1.0, 0.0]), np.array([0.5, 0.5])) == 0.5
+    assert area_under_curve(np.array([1.0, 1.0]), np.array([0.5, 0.6])) is None
+
+
+def test_modernbert_answers_like_the_router(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    pytest.importorskip("torch")
+    words = {word: k for k, word in enumerate(["[UNK]", "[PAD]", "add", "one", "and", "two"])}
+    raw = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    raw.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=raw, unk_token="[UNK]", pad_token="[PAD]"
+    ).save_pretrained(tmp_path)
+    config = transformers.ModernBertConfig(
+        vocab_size=6, hidden_size=16, intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=64, pad_token_id=1, bos_token_id=0,
+        eos_token_id=0, cls_token_id=0, sep_token_id=0,
+        id2label={0: "small", 1: "large"}, label2id={"small": 0, "large": 1},
+    )  # fmt: skip
+    transformers.ModernBertForSequenceClassification(config).save_pretrained(tmp_path)
+    router = ModernBertRouter(tmp_path)
+    said = router.confidence("add one and two " * 200, ["large", "small", "unknown"])
+    assert set(said) == {"large", "small"}
+    assert all(0 < q < 1 for q in said.values())
+
+
+def test_a_missing_checkpoint_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactMissing):
+        ModernBertRouter(tmp_path)
