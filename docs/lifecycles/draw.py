@@ -1,4 +1,7 @@
-"""Writes the pages of this folder from the tables in the code: ``python docs/lifecycles/draw.py``."""
+"""Writes the pages of this folder from the tables in the code.
+
+Run it as ``python docs/lifecycles/draw.py``.
+"""
 
 from __future__ import annotations
 

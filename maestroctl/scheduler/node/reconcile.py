@@ -11,7 +11,7 @@ orders are called off. One pass:
 3. A budget lowered below the books: idle engines give way, as far as it helps.
 4. Claims, first come first served (`claims`). For each:
    a. free memory for the full KV pool (counting what is on its way back): activate, or wait;
-   b. idle victims for the full pool;
+   b. idle victims for the full pool (not by a stop where a busy one could sleep instead);
    c. a smaller pool that fits now; d. the least pool; e. idle victims for it;
    f. once the oldest waiter has waited `group_wait_s`: busy victims, which drain first;
    g. wait, when the memory of others could be enough one day; else refuse with the shortfall.
@@ -23,15 +23,15 @@ Only one transition per device is in flight; whoever comes later in this order w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from maestroctl.domain.engine import EngineStatus
-from maestroctl.domain.ids import EngineId
+from maestroctl.domain.ids import DeviceName, EngineId
 from maestroctl.domain.messages import ModelAction
 from maestroctl.domain.outcome import Outcome
 from maestroctl.domain.units import format_bytes
 from maestroctl.scheduler.node.claims import Claim, list_claims
-from maestroctl.scheduler.node.degradation import DegradationPlan
+from maestroctl.scheduler.node.degradation import LEVEL_STOP, DegradationPlan
 from maestroctl.scheduler.node.due import run_due
 from maestroctl.scheduler.node.engine_state import EngineState, OrderCause
 from maestroctl.scheduler.node.orders import (
@@ -42,6 +42,7 @@ from maestroctl.scheduler.node.orders import (
 )
 from maestroctl.scheduler.node.placement import Activation, list_activations, start_with
 from maestroctl.scheduler.node.requests import fail_requests
+from maestroctl.scheduler.node.residency import VictimView
 from maestroctl.scheduler.node.room import Room
 from maestroctl.scheduler.node.shutdown import step_shutdown
 from maestroctl.scheduler.node.stages import forward_waiters, refuse_waiters
@@ -52,7 +53,12 @@ from maestroctl.scheduler.node.transitions import (
     begin_start,
     begin_wake,
 )
-from maestroctl.scheduler.node.victims import is_immovable, rank_victims
+from maestroctl.scheduler.node.victims import (
+    is_immovable,
+    may_sleep_once_served,
+    rank_victims,
+    view_victim,
+)
 
 S = EngineStatus
 
@@ -222,9 +228,39 @@ class _Pass:
             plan = state.degradation.plan(
                 short, ranked, room.host_free_bytes(), may_drain=may_drain
             )
-            if plan is not None and plan.steps:
-                found.append((plan, option))
+            if plan is None or not plan.steps:
+                continue
+            if not may_drain and self._is_hasty(claim, plan, short, ranked):
+                continue
+            found.append((plan, option))
         return min(found, key=lambda pair: (pair[0].impact, pair[1].devices), default=None)
+
+    def _is_hasty(
+        self,
+        claim: Claim,
+        plan: DegradationPlan,
+        short: Mapping[DeviceName, int],
+        ranked: Sequence[VictimView],
+    ) -> bool:
+        """It stops idle engines although a busy one could sleep instead, once it has drained.
+
+        A stop costs a cold start the next time (half a minute), draining at most `group_wait_s`
+        and what the open stages still take. An engine that serves its first waiters is no victim
+        yet, but will be: it counts until the claim has waited its time.
+        """
+        if plan.level < LEVEL_STOP:
+            return False
+        state, views = self._state, list(ranked)
+        if state.now_s < claim.force_after_s:
+            known = {view.engine_id for view in ranked}
+            views += [
+                view_victim(engine, state.now_s)
+                for engine in state.engines.values()
+                if engine.engine_id not in known and may_sleep_once_served(engine)
+            ]
+        host_free = self._room.host_free_bytes()
+        patient = state.degradation.plan(short, views, host_free, may_drain=True)
+        return patient is not None and patient.level < plan.level
 
     def _contend(self, claim: Claim, options: Sequence[Activation]) -> None:
         """Steps 4f and 4g: idle engines are not enough."""

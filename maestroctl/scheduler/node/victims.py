@@ -64,6 +64,16 @@ def _may_give_way(
     return engine.status in _AWAKE
 
 
+def may_sleep_once_served(engine: EngineState) -> bool:
+    """Awake and protected by stages it was activated for; a victim as soon as they have ended."""
+    return (
+        engine.status.is_awake
+        and bool(engine.num_protected and engine.running)
+        and engine.abilities.managed
+        and not engine.pinned
+    )
+
+
 def view_victim(engine: EngineState, now_s: float) -> VictimView:
     """A frozen copy with the chain of choices the engine has."""
     open_stages = [*engine.running.values(), *engine.waiting.values()]

@@ -30,7 +30,7 @@ class ByHand:
     def __init__(self, action: GiveWayAction) -> None:
         self.action: GiveWayAction | None = action
 
-    def plan(self, deficit, ranked, host_free_bytes, *, may_drain, partial=False):
+    def plan(self, _deficit, ranked, _host_free_bytes, **_options):
         for view in ranked:
             step = self._step(view)
             if step is not None:
