@@ -177,6 +177,35 @@ def test_idle_engine_gives_way_at_once_without_group_wait():
     assert script.leave("1") == [SleepEngine(A, 1, 2, DISK), CancelTimer(TimerId(f"group:{B}"))]
 
 
+# c needs 9 at least: stopping idle a frees as much, so do a and b asleep once b has drained.
+BIG_C = {"budget": 16 * GIB, "profiles": {"c": {"weights_bytes": 6 * GIB}}}
+
+
+def test_no_engine_is_stopped_while_a_busy_one_could_sleep_soon():
+    script = NodeScript(**BIG_C).awake("a", "b")
+    script.offer("1", "b")
+    assert script.offer("2", "c") == [SetTimer(TimerId(f"group:{C}"), 5.0)]
+    assert script.leave("1") == [SleepEngine(A, 1, 3, DISK), CancelTimer(TimerId(f"group:{C}"))]
+    assert script.finish("a") == [SleepEngine(B, 1, 4, DISK)]
+    assert script.finish("b") == [start("c", 1, 5)]
+
+
+def test_busy_engine_that_could_sleep_is_drained_rather_than_an_idle_one_stopped():
+    script = NodeScript(**BIG_C).awake("a", "b")
+    script.offer("1", "b")
+    script.offer("2", "c")
+    assert script.fire(f"group:{C}") == [SleepEngine(A, 1, 3, DISK)]
+    assert (script.status("a"), script.status("b")) == (S.FALLING_ASLEEP, S.DRAINING)
+
+
+def test_engine_that_serves_its_first_waiters_is_waited_for_but_not_for_ever():
+    script = NodeScript(**BIG_C).awake("a")
+    script.offer("1", "b")
+    script.finish("b")  # stage 1, for which it was started, is open: it cannot be drained
+    assert script.offer("2", "c") == [SetTimer(TimerId(f"group:{C}"), 5.0)]
+    assert script.fire(f"group:{C}") == [StopEngine(A, 1, 3)]
+
+
 def test_draining_engine_refuses_as_draining_when_it_holds_enough():
     script = NodeScript(policy=PolicySpec(group_wait_s=0.0)).awake("a")
     script.offer("1", "a")
