@@ -60,6 +60,18 @@ async def test_connections_are_used_again_one_request_at_a_time(listen) -> None:
     assert [await answer.read() for answer in answers] == [b"%d" % i for i in range(20)]
 
 
+async def test_idle_connections_are_closed_without_another_request(  # type: ignore[no-untyped-def]
+    listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maestroctl.live.http1.client._IDLE_LIMIT_S", 0.05)
+    pool = await listen(echo)
+    answers = await asyncio.gather(*(pool.post("/", b"x", {"Key": ""}) for _ in range(20)))
+    assert [await answer.read() for answer in answers] == [b"x"] * 20
+    assert pool._all
+    await until(lambda: not pool._all)
+    assert await (await pool.post("/", b"again", {"Key": ""})).read() == b"again"
+
+
 @pytest.mark.parametrize("size", [0, 1, 1 << 16, 5 << 20])
 async def test_bodies_of_any_size_arrive_whole_both_ways(listen, size: int) -> None:  # type: ignore[no-untyped-def]
     pool = await listen(echo)

@@ -258,6 +258,7 @@ class HttpPool:
         self._fixed = "".join(f"{name}: {value}\r\n" for name, value in fixed.items())
         self._idle: deque[_Connection] = deque()
         self._all: set[_Connection] = set()
+        self._prune_timer: asyncio.TimerHandle | None = None  # set while a connection is idle
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
         """Send a request; return when the head of its answer is there.
@@ -284,21 +285,40 @@ class HttpPool:
         """The connection is free again."""
         connection.idle_since_s = time.monotonic()
         self._idle.append(connection)
+        if self._prune_timer is None:
+            self._prune_after(_IDLE_LIMIT_S)
 
     def close(self) -> None:
         """Close every connection, those in use too."""
         for connection in list(self._all):
             connection.abort()
         self._idle.clear()
+        if self._prune_timer is not None:
+            self._prune_timer.cancel()
+            self._prune_timer = None
 
     def forget(self, connection: _Connection) -> None:
         """The connection is closed."""
         self._all.discard(connection)
 
-    def _take_idle(self) -> _Connection | None:
+    def _prune_after(self, delay_s: float) -> None:
+        self._prune_timer = asyncio.get_running_loop().call_later(delay_s, self._prune)
+
+    def _prune(self) -> None:
+        """Close what has been idle too long: after a burst nobody may ask for it again."""
+        self._prune_timer = None
+        self._drop_old()
+        if self._idle:
+            left_s = self._idle[0].idle_since_s + _IDLE_LIMIT_S - time.monotonic()
+            self._prune_after(max(0.1, left_s))
+
+    def _drop_old(self) -> None:
         oldest_s = time.monotonic() - _IDLE_LIMIT_S
-        while self._idle and self._idle[0].idle_since_s < oldest_s:
+        while self._idle and self._idle[0].idle_since_s <= oldest_s:
             self._idle.popleft().abort()
+
+    def _take_idle(self) -> _Connection | None:
+        self._drop_old()
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_closed:
