@@ -178,7 +178,7 @@ def test_idle_engine_gives_way_at_once_without_group_wait():
 
 
 # c needs 9 at least: stopping idle a frees as much, so do a and b asleep once b has drained.
-BIG_C = {"budget": 16 * GIB, "profiles": {"c": {"weights_bytes": 6 * GIB}}}
+BIG_C = {"budget": 16 * GIB, "profiles": {"c": {"weights_bytes": 5 * GIB}}}
 
 
 def test_no_engine_is_stopped_while_a_busy_one_could_sleep_soon():
