@@ -60,6 +60,17 @@ async def test_a_closed_loop_sends_exactly_its_requests(tmp_path: Path) -> None:
         assert await stub.metric("generation_tokens_total") == 109
 
 
+async def test_several_requests_are_sent_in_turn(tmp_path: Path) -> None:
+    async with launch_stub(tmp_path) as stub:
+        target = Target(path=str(stub.socket_path))
+        requests = [request_for("TOKENS 1"), request_for("TOKENS 3")]
+        await run_closed_loop(target, requests, clients=2, requests=10)
+        assert await stub.metric("generation_tokens_total") == 20
+        streams = [request_for("TOKENS 2", stream=True), request_for("TOKENS 4", stream=True)]
+        result = await run_streams(target, streams, streams=10)
+        assert result.chunks == 5 * (1 + 2 + 1) + 5 * (1 + 4 + 1)
+
+
 async def test_a_closed_loop_works_over_tcp_and_counts_refusals(tmp_path: Path) -> None:
     async with launch_stub(tmp_path, port=0) as stub:
         target = Target.parse(stub.base_url)
@@ -90,10 +101,12 @@ async def test_streams_are_counted_chunk_by_chunk(tmp_path: Path) -> None:
     async with launch_stub(tmp_path, token_interval=0.01) as stub:
         target = Target(path=str(stub.socket_path))
         request = request_for("TOKENS 5", stream=True)
-        result = await run_streams(target, request, streams=20, ramp_s=0.1)
+        result = await run_streams(target, request, streams=20, ramp_s=0.01)
         assert result.completed == 20
         assert result.chunks == 20 * (1 + 5 + 1)
         assert len(result.first_chunk_s) == len(result.total_s) == 20
+        assert result.most_open == 20
+        assert result.open_now == 0
 
 
 @pytest.mark.parametrize(

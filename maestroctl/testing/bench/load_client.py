@@ -78,6 +78,13 @@ class StreamResult:
     first_chunk_s: list[float] = field(default_factory=list)
     total_s: list[float] = field(default_factory=list)  # of completed streams
     duration_s: float = 0.0
+    open_now: int = 0
+    most_open: int = 0  # streams open at once, at most
+
+    def opened(self) -> None:
+        """One more stream is open."""
+        self.open_now += 1
+        self.most_open = max(self.most_open, self.open_now)
 
     def as_dict(self) -> dict[str, Any]:
         """Figures only; times in milliseconds."""
@@ -88,6 +95,7 @@ class StreamResult:
             "broken": dict(self.broken),
             "chunks": self.chunks,
             "heartbeats": self.heartbeats,
+            "most_open": self.most_open,
             "first_chunk_ms": _milliseconds(self.first_chunk_s),
             "total_ms": _milliseconds(self.total_s),
             "duration_s": self.duration_s,
@@ -97,17 +105,17 @@ class StreamResult:
 class _Loop:
     """The work that the clients of one closed loop share."""
 
-    def __init__(self, request: bytes, num_requests: int, num_clients: int) -> None:
-        self.request = request
+    def __init__(self, requests: Sequence[bytes], num_requests: int, num_clients: int) -> None:
+        self._requests = requests
         self.left = num_requests
         self.result = LoadResult()
         self.finished = asyncio.get_running_loop().create_future()
         self._clients_left = num_clients
 
-    def take(self) -> bool:
-        """Whether there is one more request to send."""
+    def take(self) -> bytes | None:
+        """The next request to send; None when there are no more."""
         self.left -= 1
-        return self.left >= 0
+        return self._requests[self.left % len(self._requests)] if self.left >= 0 else None
 
     def client_finished(self) -> None:
         """One client has nothing more to do."""
@@ -158,10 +166,11 @@ class _LoopClient(asyncio.Protocol):
 
     def _send(self) -> None:
         assert self._transport is not None
-        if self._work.take():
+        request = self._work.take()
+        if request is not None:
             self._waiting = True
             self._sent_s = perf_counter()
-            self._transport.write(self._work.request)
+            self._transport.write(request)
         else:
             self._close()
 
@@ -180,7 +189,7 @@ class _LoopClient(asyncio.Protocol):
 
 async def run_closed_loop(
     target: Target,
-    request: bytes,
+    request: bytes | Sequence[bytes],
     *,
     clients: int,
     requests: int,
@@ -191,7 +200,7 @@ async def run_closed_loop(
 
     Args:
         target: the server.
-        request: from ``build_request``; the same for all.
+        request: from ``build_request``; the same for all, or several that are sent in turn.
         clients: connections, each with one request in flight.
         requests: of all clients together.
         warmup: requests sent before, not measured.
@@ -202,7 +211,7 @@ async def run_closed_loop(
     """
     if warmup:
         await run_closed_loop(target, request, clients=clients, requests=warmup, limit_s=limit_s)
-    work = _Loop(request, requests, clients)
+    work = _Loop(_several(request), requests, clients)
     began_s = perf_counter()
     connects = [target.connect(lambda: _LoopClient(work)) for _ in range(clients)]
     connected: list[_LoopClient] = []
@@ -236,6 +245,7 @@ class _Stream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._sent_s = perf_counter()
+        self._result.opened()
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
@@ -266,6 +276,7 @@ class _Stream(asyncio.Protocol):
         self.finished.set_result(None)
         if self._transport is not None:
             self._transport.close()
+            self._result.open_now -= 1
         self._count(problem)
 
     def _count(self, problem: str | None) -> None:
@@ -288,7 +299,7 @@ class _Stream(asyncio.Protocol):
 
 async def run_streams(
     target: Target,
-    request: bytes,
+    request: bytes | Sequence[bytes],
     *,
     streams: int,
     ramp_s: float = 0.0,
@@ -298,15 +309,19 @@ async def run_streams(
 
     Args:
         target: the server.
-        request: from ``build_request``, with ``"stream": true`` in its body.
+        request: from ``build_request``, with ``"stream": true`` in its body; or several, in turn.
         streams: connections, one stream each.
         ramp_s: seconds over which they are opened.
         limit_s: for the whole run; what is open then counts as broken.
     """
     result = StreamResult()
     began_s = perf_counter()
+    several = _several(request)
+    step_s = ramp_s / max(1, streams)
     tasks = [
-        asyncio.create_task(_one_stream(target, request, result, ramp_s * index / max(1, streams)))
+        asyncio.create_task(
+            _one_stream(target, several[index % len(several)], result, step_s * index)
+        )
         for index in range(streams)
     ]
     opened: list[_Stream] = []
@@ -329,6 +344,10 @@ async def _one_stream(
 ) -> _Stream:
     await asyncio.sleep(delay_s)
     return await target.connect(lambda: _Stream(request, result))
+
+
+def _several(request: bytes | Sequence[bytes]) -> Sequence[bytes]:
+    return (request,) if isinstance(request, bytes) else request
 
 
 def chat_body(text: str, *, model: str | None = None, stream: bool = False) -> dict[str, Any]:
