@@ -26,6 +26,7 @@ from maestroctl.errors import ArtifactMissing, PredictorError, SchemaMismatch
 from maestroctl.predict.embedding import TextEncoder, WindowEmbedder
 from maestroctl.predict.encoders.minilm import MiniLmEncoder
 from maestroctl.predict.encoders.none import NoEncoder
+from maestroctl.predict.encoders.projected import ProjectedEncoder
 from maestroctl.predict.encoders.sketch import SketchEncoder
 from maestroctl.predict.encoders.static import StaticEncoder
 from maestroctl.predict.features import CATEGORY_NAMES, NUMBER_NAMES, FeatureSchema, RowBuilder
@@ -200,7 +201,7 @@ def _pack_features(model: PredictorModel, entries: _Entries) -> None:
 
 
 def _pack_encoder(name: str, encoder: TextEncoder, entries: _Entries) -> None:
-    if isinstance(encoder, SketchEncoder | StaticEncoder):
+    if isinstance(encoder, SketchEncoder | StaticEncoder | ProjectedEncoder):
         entries.put_arrays(f"{name}.npz", encoder.to_arrays())
 
 
@@ -277,7 +278,8 @@ def _load_encoder(name: str, kind: str, entries: _Entries) -> TextEncoder:
         case "static":
             return StaticEncoder.from_arrays(entries.take_arrays(f"{name}.npz"))
         case "minilm":
-            return MiniLmEncoder()
+            arrays = entries.take_arrays(f"{name}.npz")
+            return ProjectedEncoder.from_arrays(MiniLmEncoder(), arrays)
         case "none":
             return NoEncoder()
     raise SchemaMismatch(f"unknown text encoder {kind!r}")

@@ -9,7 +9,7 @@ name       what it is                                                      needs
 ========== =============================================================== ====================
 sketch     hashed TF-IDF of words and word pairs, truncated SVD (Chimera)  numpy
 static     one vector per word, distilled from MiniLM, weighted mean       numpy
-minilm     all-MiniLM-L6-v2 (Maestro)                                      sentence-transformers
+minilm     all-MiniLM-L6-v2 (Maestro), leading principal components        sentence-transformers
 none       no text                                                         nothing
 ========== =============================================================== ====================
 

@@ -153,6 +153,8 @@ def report_figures(table: StageTable, told: Told, *, intervals: bool = False) ->
         for app in np.unique(apps)
         if np.count_nonzero((apps == app) & ~np.isnan(told.q50)) >= _MIN_ROWS_PER_APP
     }
+    tools = table.with_tools() & ~np.isnan(told.p_tool)
+    out["calibration"] = metrics.calibration_bins(table.tool[tools], told.p_tool[tools])
     if told.baselines:
         out["baselines"] = _baseline_figures(table, told)
     if intervals:

@@ -88,6 +88,10 @@ class Gbm:
         values = self._booster.predict(rows, num_threads=num_threads)
         return np.asarray(values, dtype=np.float64)
 
+    def contributions(self, rows: FloatArray) -> DoubleArray:
+        """What each column adds to the score (SHAP), (num_rows, num_features + 1); last = base."""
+        return np.asarray(self._booster.predict(rows, pred_contrib=True), dtype=np.float64)
+
     def importance(self) -> DoubleArray:
         """Total gain per column."""
         return np.asarray(self._booster.feature_importance("gain"), dtype=np.float64)

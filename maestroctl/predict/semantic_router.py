@@ -26,7 +26,7 @@ _PENALTIES = (0.1, 1.0)
 _RIDGE = 30.0
 _EDGE = 1e-3
 MIN_OUTCOMES = 20
-"""Fewer outcomes than this, or one class only, give a base-rate head."""
+"""Fewer outcomes than this, or nearly one class only, give a head on the difficulty alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ConfidenceHead:
     """One model's sigmoid.
 
     Attributes:
-        weights: (num_features,); all zero for a base-rate head.
+        weights: (num_features,); all but the last zero for a head on the difficulty alone.
         bias: with it, sigmoid(weights @ x + bias) is the calibrated probability.
         num_outcomes: rows it was fitted on.
     """
@@ -51,6 +51,7 @@ class SemanticRouter:
         embedder: windows to vectors; may be shared.
         difficulty: (num_plain_features,) linear score of `plain_vector`; higher = easier.
         heads: by model name.
+        ease_slope: what a step of difficulty is worth to a model of which little is known.
     """
 
     def __init__(
@@ -58,9 +59,11 @@ class SemanticRouter:
         embedder: WindowEmbedder,
         difficulty: FloatArray,
         heads: Mapping[str, ConfidenceHead],
+        ease_slope: float = 0.0,
     ) -> None:
         self.embedder = embedder
         self.difficulty = difficulty
+        self.ease_slope = ease_slope
         self.heads = dict(heads)
 
     def vector(self, text: str) -> FloatArray:
@@ -74,7 +77,10 @@ class SemanticRouter:
         """Fit and add the head of one more model from that model's outcomes alone."""
         vectors = np.stack([self.vector(text) for text in texts])
         self.heads[model] = fit_head(
-            vectors, np.array(outcomes, dtype=np.float64), np.array(folds, dtype=np.int64)
+            vectors,
+            np.array(outcomes, dtype=np.float64),
+            np.array(folds, dtype=np.int64),
+            self.ease_slope,
         )
 
     def plain_vector(self, text: str) -> FloatArray:
@@ -104,7 +110,11 @@ class SemanticRouter:
         """Plain values and arrays for an artifact."""
         models = sorted(self.heads)
         heads = [self.heads[model] for model in models]
-        plain = {"models": models, "num_outcomes": [head.num_outcomes for head in heads]}
+        plain = {
+            "models": models,
+            "num_outcomes": [head.num_outcomes for head in heads],
+            "ease_slope": self.ease_slope,
+        }
         arrays: dict[str, npt.NDArray[np.generic]] = {
             "weights": np.stack([head.weights for head in heads]).astype(np.float32),
             "bias": np.array([head.bias for head in heads]),
@@ -128,11 +138,15 @@ class SemanticRouter:
                 zip(plain["models"], plain["num_outcomes"], strict=True)
             )
         }
-        return cls(embedder, arrays["difficulty"].astype(np.float32), heads)
+        difficulty = arrays["difficulty"].astype(np.float32)
+        return cls(embedder, difficulty, heads, float(plain["ease_slope"]))
 
 
 def fit_head(
-    vectors: FloatArray, outcomes: DoubleArray, folds: npt.NDArray[np.int64]
+    vectors: FloatArray,
+    outcomes: DoubleArray,
+    folds: npt.NDArray[np.int64],
+    ease_slope: float = 0.0,
 ) -> ConfidenceHead:
     """Fit one model's head from that model's outcomes alone.
 
@@ -142,13 +156,18 @@ def fit_head(
         vectors: (num_rows, num_features), from `SemanticRouter.vector`.
         outcomes: (num_rows,) 1 = answered well.
         folds: fold of each row's item.
+        ease_slope: of the head on the difficulty alone that a model gets whose outcomes are too
+            few, or too alike, to fit anything better.
     """
     rate = float(np.clip(outcomes.mean(), _EDGE, 1 - _EDGE)) if outcomes.size else 0.5
     minority = min(outcomes.sum(), len(outcomes) - outcomes.sum()) if outcomes.size else 0
+    ease = np.zeros(vectors.shape[1])
+    ease[-1] = ease_slope
+    middle = float(vectors[:, -1].mean()) if len(vectors) else 0.0
+    chosen = (ease, math.log(rate / (1 - rate)) - ease_slope * middle)
     if len(outcomes) < MIN_OUTCOMES or minority < 5:
-        zero = np.zeros(vectors.shape[1], dtype=np.float32)
-        return ConfidenceHead(zero, math.log(rate / (1 - rate)), len(outcomes))
-    best_loss, chosen = math.inf, (np.zeros(vectors.shape[1]), math.log(rate / (1 - rate)))
+        return ConfidenceHead(ease.astype(np.float32), chosen[1], len(outcomes))
+    best_loss = _log_loss(vectors @ ease + chosen[1], outcomes)
     for columns in (slice(-1, None), slice(None)):
         for penalty in _PENALTIES if columns.start is None else _PENALTIES[-1:]:
             part = vectors[:, columns]
@@ -225,11 +244,20 @@ def fit_router(
     for fold in np.unique(fold_of_row):
         outside = fold_of_row == fold
         ease[outside] = plain[rows[outside]] @ _fit_ridge(plain[rows[~outside]], surplus[~outside])
+    router.ease_slope = _fit_ease_slope(ease, labels, labels - surplus)
     for model in sorted(set(models)):
         own = names == model
         vectors = np.column_stack([plain[rows[own]], ease[own]])
-        router.heads[model] = fit_head(vectors, labels[own], fold_of_row[own])
+        router.heads[model] = fit_head(vectors, labels[own], fold_of_row[own], router.ease_slope)
     return router
+
+
+def _fit_ease_slope(ease: FloatArray, labels: DoubleArray, rates: DoubleArray) -> float:
+    """Pooled logistic slope of the out-of-fold difficulty beside every model's base rate."""
+    clipped = np.clip(rates, _EDGE, 1 - _EDGE)
+    both = np.column_stack([ease, np.log(clipped / (1 - clipped))])
+    weights, _ = _fit_logistic(both, labels, 100.0)
+    return max(0.0, float(weights[0]))
 
 
 def _fit_ridge(vectors: FloatArray, target: DoubleArray) -> FloatArray:

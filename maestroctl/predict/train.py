@@ -26,12 +26,13 @@ from maestroctl.predict import artifact, output_length, remaining_length, tool_i
 from maestroctl.predict.embedding import FloatArray, TextEncoder, WindowEmbedder, split_windows
 from maestroctl.predict.encoders.minilm import MiniLmEncoder
 from maestroctl.predict.encoders.none import NoEncoder
+from maestroctl.predict.encoders.projected import fit_projection
 from maestroctl.predict.encoders.sketch import fit_sketch
 from maestroctl.predict.encoders.static import distil_static
-from maestroctl.predict.features import FeatureSchema, RowBuilder, fit_schema
+from maestroctl.predict.features import RowBuilder, fit_schema
 from maestroctl.predict.gbm import GbmParams
 from maestroctl.predict.model import PredictorModel
-from maestroctl.predict.routing_tables import fold_of_item, load_routing_rows
+from maestroctl.predict.routing_tables import RoutingRow, fold_of_item, load_routing_rows
 from maestroctl.predict.semantic_router import SemanticRouter, fit_router
 from maestroctl.predict.stage_input import StageInput
 from maestroctl.predict.stage_table import StageTable, make_table
@@ -172,7 +173,8 @@ def make_encoder(config: TrainConfig, stages: Sequence[StageInput]) -> TextEncod
         case "none":
             return NoEncoder()
         case "minilm":
-            return MiniLmEncoder(num_threads=config.num_threads)
+            inner = MiniLmEncoder(num_threads=config.num_threads)
+            return fit_projection(inner, sample_windows(stages, config.seed)[:1500], dimension)
         case "sketch":
             return fit_sketch(sample_windows(stages, config.seed), dimension, seed=config.seed)
         case "static":
@@ -196,7 +198,11 @@ def sample_windows(stages: Sequence[StageInput], seed: int) -> list[str]:
 
 def train_router(folder: Path, *, seed: int = 0) -> SemanticRouter:
     """Fit the confidence router from a folder of correctness tables."""
-    rows = load_routing_rows(folder)
+    return fit_router_on(load_routing_rows(folder), seed=seed)
+
+
+def fit_router_on(rows: Sequence[RoutingRow], *, seed: int = 0) -> SemanticRouter:
+    """Fit the confidence router on these rows, with a sketch of its own."""
     distinct = list(dict.fromkeys(w for row in rows for w in split_windows(row.question)))
     order = np.random.default_rng(seed).permutation(len(distinct))[:_MAX_FIT_WINDOWS]
     sketch = fit_sketch([distinct[k] for k in order], _ROUTER_DIMENSION, seed=seed)
@@ -292,11 +298,6 @@ def run_training(options: argparse.Namespace) -> dict[str, Any]:
         "sources": model.about["sources"],
         "seconds": round(time.perf_counter() - started, 1),
     }
-
-
-def describe_schema(schema: FeatureSchema) -> dict[str, int]:
-    """How many columns each part of the row has."""
-    return {"columns": schema.width, "text": sum(schema.part_dims.values())}
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def _quick_heads() -> Iterator[None]:
         for name, p in output_length.HEADS.items()
     }  # fmt: skip
     for name, params in quick.items():
-        patch.setitem(output_length.HEADS, name, params)  # type: ignore[arg-type]
+        patch.setitem(output_length.HEADS, name, params)
     patch.setattr(tool_intent, "CLASSIFIER", GbmParams("binary", rounds=12, num_leaves=7,
                                                       min_data_in_leaf=5))  # fmt: skip
     patch.setattr(remaining_length, "TOTAL", GbmParams("l1", rounds=12, num_leaves=7,

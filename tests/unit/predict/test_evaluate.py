@@ -12,6 +12,7 @@ import zstandard
 from maestroctl.errors import ConfigError
 from maestroctl.predict import evaluate, train
 from maestroctl.predict.artifact import load_artifact, read_about
+from maestroctl.predict.gbm import BoolArray
 from maestroctl.predict.learning_curve import group_sources
 from maestroctl.predict.metrics import bootstrap_interval, tool_metrics
 from maestroctl.predict.model import PredictorModel
@@ -64,13 +65,13 @@ def test_cross_validation_predicts_every_stage_from_other_tasks(
 ) -> None:
     trained_on: list[set[str]] = []
     judged: list[set[str]] = []
-    real_train, real_tell = evaluate.train_model, evaluate.tell
+    real_train, real_tell = train.train_model, evaluate.tell
 
     def spy_train(train_jobs: list[TraceJob], *args: object) -> PredictorModel:
         trained_on.append({job.task for job in train_jobs})
         return real_train(train_jobs, *args)  # type: ignore[arg-type]
 
-    def spy_tell(model: PredictorModel, table: object, told: object, rows: np.ndarray) -> None:  # type: ignore[type-arg]
+    def spy_tell(model: PredictorModel, table: object, told: object, rows: BoolArray) -> None:
         judged.append({jobs[n].task for n in table.job[rows]})  # type: ignore[attr-defined]
         real_tell(model, table, told, rows)  # type: ignore[arg-type]
 

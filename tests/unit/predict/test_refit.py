@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
+from maestroctl.predict.explain import explain_stage
 from maestroctl.predict.model import PredictorModel
 from maestroctl.predict.recalibration import OnlineState
 from maestroctl.predict.refit import predict_medians, refit_if_better
@@ -50,3 +53,13 @@ def test_a_replay_never_looks_ahead(model: PredictorModel, config: TrainConfig) 
     assert whole.q50[:size].tobytes() == part.q50.tobytes()
     assert whole.q90[:size].tobytes() == part.q90.tobytes()
     assert whole.total[:size].tobytes() == part.total.tobytes()
+
+
+def test_a_prediction_can_be_explained(model: PredictorModel) -> None:
+    stage = make_jobs(1)[0].stages[2].seen
+    told = explain_stage(model, stage, OnlineState())
+    json.dumps(told, allow_nan=False)
+    assert told["final"]["q50"] <= told["final"]["q90"]
+    assert len(told["moved_by"]) == 8
+    q50 = (1 + told["usual"]) * np.prod([part["factor"] for part in told["moved_by"]]) - 1
+    assert q50 > 0
