@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.errors import ConfigError
+from maestroctl.scheduler.node.degradation import DEGRADATION_POLICIES
 from maestroctl.scheduler.node.residency import RESIDENCY_POLICIES
 from maestroctl.scheduler.ordering.base import OrderingPolicy
 from maestroctl.scheduler.ordering.fcfs import Fcfs
@@ -33,6 +34,7 @@ KNOWN_POLICIES: Mapping[str, Collection[str]] = {
     "routing": tuple(ROUTINGS),
     "model_choice": tuple(MODEL_CHOICES),
     "residency": tuple(RESIDENCY_POLICIES),
+    "degradation": tuple(DEGRADATION_POLICIES),
 }
 """Names per key of ``[policy]``, for checking a file before anything starts."""
 

@@ -97,9 +97,7 @@ def _known_steps(spec: WorkflowSpec, step: StepSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.after))
 
 
-def _refuse_cycle(
-    waits: Mapping[str, Collection[str]], what: str, hint: str | None = None
-) -> None:
+def _refuse_cycle(waits: Mapping[str, Collection[str]], what: str, hint: str | None = None) -> None:
     """Raise when some steps can never be reached (Kahn's algorithm, in the order of the file)."""
     left = {name: len(others) for name, others in waits.items()}
     followers: dict[str, list[str]] = {name: [] for name in waits}

@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from maestroctl.domain.ids import JobId, NodeName, StageId, TimerId
 from maestroctl.domain.outcome import JobStatus, Outcome, Usage
@@ -60,6 +60,11 @@ class CoordinatorLife(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
+
+    @initialize(connected=st.booleans())
+    def some_nodes_are_there(self, connected: bool) -> None:
+        for name in NODES if connected else ():
+            self.world.publish(name)
 
     # --- stages ---------------------------------------------------------------------------------
 
@@ -242,6 +247,7 @@ class CoordinatorLife(RuleBasedStateMachine):
         assert jobs[job_id].status is JobStatus.CANCELLED
         assert not [s for s in self.world.live if self.world.stages[s].job_id == job_id]
 
+    @precondition(lambda self: len(self.world.stages) > 15)
     @rule(drain=st.booleans())
     def the_coordinator_closes_and_starts_again(self, drain: bool) -> None:
         world = self.world
@@ -259,6 +265,7 @@ class CoordinatorLife(RuleBasedStateMachine):
         assert not world.live
         world.restart()
 
+    @precondition(lambda self: len(self.world.stages) > 10)
     @rule()
     def the_coordinator_is_killed_and_starts_again(self) -> None:
         self.world.restart()
@@ -366,4 +373,4 @@ class StageArrivedForNodes:
 
 
 TestCoordinatorLife = CoordinatorLife.TestCase
-TestCoordinatorLife.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestCoordinatorLife.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)

@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import assume, given, settings
 
+from maestroctl.config.graph import add_loop_ends, find_cycle, find_loops
 from maestroctl.domain.ids import JobId
 from maestroctl.domain.workflow import StepSpec, WorkflowSpec
 from maestroctl.errors import ConfigError
@@ -129,6 +131,24 @@ def test_exactly_the_workflows_that_cannot_come_to_an_end_are_refused(
         assert not Interpreter(spec).is_meaningful()
     else:
         assert Interpreter(spec).is_meaningful()
+
+
+@settings(deadline=None, max_examples=100)
+@given(workflows())
+def test_the_check_of_a_workflow_file_and_the_core_read_a_workflow_alike(
+    spec: WorkflowSpec,
+) -> None:
+    after = {name: step.after for name, step in spec.steps.items()}
+    repeats = {name: s.repeat.back_to for name, s in spec.steps.items() if s.repeat is not None}
+    waits = add_loop_ends(after, find_loops(after, repeats))
+    if find_cycle(waits):
+        with pytest.raises(ConfigError):
+            WorkflowGraph(spec)
+    else:
+        graph = WorkflowGraph(spec)
+        assert {name: set(others) for name, others in graph.waits.items()} == {
+            name: set(others) for name, others in waits.items()
+        }
 
 
 def split(effects: list[StepEffect] | None) -> tuple[set[Visit], set[StepRef]]:

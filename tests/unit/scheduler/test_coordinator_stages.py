@@ -378,6 +378,31 @@ def test_refusals_in_a_row_wait_longer_than_the_next_snapshot(coordinator: Coord
     ]
 
 
+def test_a_snapshot_moves_the_end_of_a_block_forward_and_never_back(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.connect()
+    coordinator.tell(arrival(make_stage()))
+    coordinator.tell(StageRefused(sid("s1"), 1, "no room"), 1.0)
+    coordinator.tell(node_says(), 1.0)
+    effects = coordinator.tell(StageRefused(sid("s1"), 2, "no room", {}, False, 20.0), 1.0)
+    assert SetTimer(TimerId("unblock/m@n1"), 21.0) in effects
+    assert coordinator.tell(node_says(), 1.05) == [SetTimer(TimerId("unblock/m@n1"), 1.1)]
+    assert coordinator.tell(node_says(), 1.06) == []
+
+
+def test_a_stage_that_is_given_back_may_go_to_another_model_at_once(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.begin(make_fleet(("m", "other"), ("n1", "n2")))
+    coordinator.tell(arrival(make_stage(models=["other", "m"])))
+    coordinator.tell(node_says(make_snapshot("n2", [make_engine("m", node="n2")])))
+    engines = [make_engine("m"), make_engine("other")]
+    coordinator.tell(node_says(make_snapshot("n1", engines)))
+    effects = coordinator.tell(StageEnded(sid("s1"), 1, Outcome.FAILED, False))
+    assert effects[-1] == dispatch(seq=2, attempt=2, model="other")
+
+
 def test_an_answer_ends_a_row_of_refusals(coordinator: Coordinator) -> None:
     coordinator.connect()
     coordinator.tell(arrival(make_stage()))

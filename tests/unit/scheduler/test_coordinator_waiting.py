@@ -183,6 +183,19 @@ def test_being_refused_does_not_start_the_time_again(coordinator: Coordinator) -
     )
 
 
+def test_a_stage_that_comes_back_after_its_time_is_given_up_at_once(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.begin(make_fleet(policy=limited(queue_timeout_s=10.0)))
+    fill(coordinator)
+    coordinator.tell(arrival(make_stage("c")), 1.0)
+    coordinator.tell(StageCancelled(sid("a")), 8.0)
+    assert coordinator.tell(TIMEOUT, 11.0) == []
+    effects = coordinator.tell(StageRefused(sid("c"), 1, "no room"), 12.0)
+    assert effects == [SetTimer(TimerId("queue-timeout"), 11.0)]
+    assert resolved(coordinator.tell(TIMEOUT, 12.0)) == {"c": Outcome.UNAVAILABLE}
+
+
 def test_a_workflow_stage_waits_as_long_as_its_model_serves_somebody(
     coordinator: Coordinator,
 ) -> None:

@@ -9,7 +9,12 @@ import pytest
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.errors import ConfigError
 from maestroctl.scheduler.ordering.fcfs import Fcfs
-from maestroctl.scheduler.registry import make_model_choice, make_ordering, make_routing
+from maestroctl.scheduler.registry import (
+    KNOWN_POLICIES,
+    make_model_choice,
+    make_ordering,
+    make_routing,
+)
 from maestroctl.scheduler.routing.model_choice import FirstModel
 from maestroctl.scheduler.routing.pipeline import Pipeline
 from maestroctl.testing.coordinator_builders import limited
@@ -19,6 +24,11 @@ def test_the_defaults_resolve() -> None:
     assert isinstance(make_ordering(PolicySpec()), Fcfs)
     assert isinstance(make_routing(PolicySpec()), Pipeline)
     assert isinstance(make_model_choice(PolicySpec()), FirstModel)
+
+
+def test_every_default_of_a_policy_section_is_known() -> None:
+    for field, names in KNOWN_POLICIES.items():
+        assert getattr(PolicySpec(), field) in names
 
 
 @pytest.mark.parametrize(
