@@ -28,7 +28,7 @@ from maestroctl.domain.ids import DeviceName, ModelName, make_engine_id
 from maestroctl.domain.llm import ModelProfile, ModelSpec
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.snapshot import NodeSnapshot
-from maestroctl.scheduler.effects import NodeEffect, PublishSnapshot, RefuseStage
+from maestroctl.scheduler.effects import NodeEffect, PublishSnapshot
 from maestroctl.scheduler.events import (
     EngineAdopted,
     EngineExited,
@@ -51,15 +51,14 @@ from maestroctl.scheduler.node.adoption import adopt_engine, read_memory
 from maestroctl.scheduler.node.books import MemoryBooks
 from maestroctl.scheduler.node.by_hand import request_action
 from maestroctl.scheduler.node.degradation import DEGRADATION_POLICIES, DegradationPolicy
-from maestroctl.scheduler.node.engine_state import EngineState, StagePlace
+from maestroctl.scheduler.node.engine_state import EngineState
 from maestroctl.scheduler.node.epochs import announce_epoch, change_epoch
 from maestroctl.scheduler.node.placement import explain_misfit
 from maestroctl.scheduler.node.reconcile import reconcile, try_prewarm
 from maestroctl.scheduler.node.report import make_snapshot
 from maestroctl.scheduler.node.residency import RESIDENCY_POLICIES, ResidencyPolicy
 from maestroctl.scheduler.node.shutdown import request_shutdown
-from maestroctl.scheduler.node.stages import (
-    RETRY_DUPLICATE_S,
+from maestroctl.scheduler.node.stage_events import (
     leave_stage,
     note_first_byte,
     offer_stage,
@@ -67,7 +66,11 @@ from maestroctl.scheduler.node.stages import (
     withdraw_stage,
 )
 from maestroctl.scheduler.node.state import NodeState, NodeStats
-from maestroctl.scheduler.node.transitions import exit_engine, fail_transition, finish_transition
+from maestroctl.scheduler.node.transition_results import (
+    exit_engine,
+    fail_transition,
+    finish_transition,
+)
 from maestroctl.scheduler.node.validation import validate_node
 
 
@@ -122,7 +125,7 @@ class NodeCore:
             never_fits={**unavailable, **_find_misfits(engines.values(), devices)},
         )
         self._handlers: dict[type, Callable[[NodeState, Any], None]] = {
-            StageOffered: _offer,
+            StageOffered: offer_stage,
             StageLeft: leave_stage,
             StageSentFirstByte: note_first_byte,
             StageOutgrew: rebook_outgrown,
@@ -181,29 +184,6 @@ class NodeCore:
     def stats(self) -> NodeStats:
         """Counters since the start."""
         return self._state.stats
-
-
-def _offer(state: NodeState, event: StageOffered) -> None:
-    """Epochs and duplicates first, then admission."""
-    if event.prompt_tokens < 0 or event.booked_tokens < 0:
-        raise state.violation(f"offer of negative tokens: {event}", stage_id=event.stage_id)
-    if event.epoch != state.epoch:
-        if event.epoch < state.epoch:
-            state.stale()
-            reason = f"epoch {event.epoch} is over, a newer coordinator took over"
-            state.effects.append(RefuseStage(event.stage_id, reason))
-            return
-        change_epoch(state, event.epoch)
-    present = state.stages.get(event.stage_id)
-    if present is not None:
-        if present.place is not StagePlace.LEAVING:
-            raise state.violation(
-                f"stage {event.stage_id} was offered twice", stage_id=event.stage_id
-            )
-        reason = "its aborted attempt has not left yet"
-        state.effects.append(RefuseStage(event.stage_id, reason, retry_in_s=RETRY_DUPLICATE_S))
-        return
-    offer_stage(state, event)
 
 
 def _consider_prewarm(state: NodeState, event: PrewarmAdvised) -> None:

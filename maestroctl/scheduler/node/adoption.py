@@ -7,7 +7,7 @@ from maestroctl.domain.ids import DeviceName
 from maestroctl.scheduler.events import EngineAdopted, MemoryRead
 from maestroctl.scheduler.node.engine_state import EngineState
 from maestroctl.scheduler.node.state import NodeState
-from maestroctl.scheduler.node.transitions import (
+from maestroctl.scheduler.node.transition_results import (
     find_engine,
     reading_per_device,
     rest,

@@ -1,12 +1,9 @@
-"""What happens to stages: offered, forwarded, held, refused, aborted, left.
+"""What may be done with a stage: forward, refuse, abort, take out; and its KV on the engine.
 
 A stage is in exactly one place (`StagePlace`) from the event that takes it to the one effect or
 event that ends it: `RefuseStage`, `AbortStage`, or `StageLeft` / `StageWithdrawn` after
 `ForwardStage`. An aborted stage that was forwarded keeps its place on the engine (LEAVING) until
-the host says that the relay is over.
-
-The hot path is an offer to an awake engine with a free slot, and the stage leaving again: no
-record, no reconciliation, no snapshot.
+the host says that the relay is over. The events themselves are in `stage_events`.
 """
 
 from __future__ import annotations
@@ -17,122 +14,11 @@ from maestroctl.domain.engine import EngineStatus
 from maestroctl.domain.ids import DeviceName
 from maestroctl.domain.outcome import Outcome
 from maestroctl.scheduler.effects import AbortStage, ForwardStage, RefuseStage, SetKvLimit
-from maestroctl.scheduler.events import (
-    StageLeft,
-    StageOffered,
-    StageOutgrew,
-    StageSentFirstByte,
-    StageWithdrawn,
-)
-from maestroctl.scheduler.node.admission import can_forward, can_hold, explain_full
+from maestroctl.scheduler.node.admission import can_forward
 from maestroctl.scheduler.node.engine_state import EngineState, StagePlace, StageState
 from maestroctl.scheduler.node.state import NodeState
 
 COOL_DOWN_S = 60.0  # a FAILED engine may be tried again after this
-RETRY_DUPLICATE_S = 0.5  # the aborted attempt needs about this to leave
-
-# --- events -------------------------------------------------------------------------------------
-
-
-def offer_stage(state: NodeState, event: StageOffered) -> None:
-    """Forward the stage, hold it, or refuse it. The epoch was checked by the caller."""
-    state.stats.offered += 1
-    if event.seq > state.applied_seq:
-        state.applied_seq = event.seq
-    engine = state.by_model.get(event.model)
-    if engine is None:
-        _refuse_offer(state, event, f"this node does not run {event.model!r}", permanent=True)
-        return
-    if state.shutdown is not None:
-        _refuse_offer(state, event, "the node is shutting down")
-        return
-    state.arrivals += 1
-    stage = StageState(
-        event.stage_id,
-        event.attempt,
-        engine.engine_id,
-        event.epoch,
-        event.service_class,
-        event.key,
-        engine.kv_bytes(max(event.booked_tokens, event.prompt_tokens)),
-        state.now_s,
-        state.arrivals,
-    )
-    if state.is_open(engine) and not engine.waiting and _make_fit(state, engine, stage.kv_bytes):
-        state.stages[stage.stage_id] = stage
-        forward(state, engine, stage)
-    else:
-        _hold_or_refuse(state, engine, stage)
-
-
-def leave_stage(state: NodeState, event: StageLeft) -> None:
-    """The relay is over: its slot and KV booking are free."""
-    stage = state.stages.get(event.stage_id)
-    if stage is None:
-        state.stale()
-        return
-    if stage.place is StagePlace.WAITING:
-        raise state.violation(
-            f"stage {event.stage_id} left although it was never forwarded", stage_id=stage.stage_id
-        )
-    state.stats.left += 1
-    engine = state.engines[stage.engine_id]
-    if stage.first_byte and stage.place is StagePlace.RUNNING:
-        engine.last_good_s = state.now_s
-    _depart(state, engine, stage, "left")
-
-
-def withdraw_stage(state: NodeState, event: StageWithdrawn) -> None:
-    """The coordinator took the stage back: held or running, it is over here."""
-    stage = state.stages.get(event.stage_id)
-    if stage is None:
-        state.stale()
-        return
-    state.stats.withdrawn += 1
-    _depart(state, state.engines[stage.engine_id], stage, "withdrawn")
-
-
-def note_first_byte(state: NodeState, event: StageSentFirstByte) -> None:
-    """From now on only a last resort touches the stage."""
-    stage = state.stages.get(event.stage_id)
-    if stage is None:
-        state.stale()
-        return
-    if stage.place is StagePlace.WAITING:
-        raise state.violation(
-            f"stage {event.stage_id} sent a byte before it was forwarded", stage_id=stage.stage_id
-        )
-    stage.first_byte = True
-
-
-def rebook_outgrown(state: NodeState, event: StageOutgrew) -> None:
-    """The booking follows the stage; the KV limit too, where it is elastic and memory is free.
-
-    Nobody is aborted: an engine whose limit cannot follow preempts inside it by recomputation.
-    """
-    if event.num_tokens < 0:
-        raise state.violation(
-            f"stage {event.stage_id} holds {event.num_tokens} tokens", stage_id=event.stage_id
-        )
-    stage = state.stages.get(event.stage_id)
-    if stage is None:
-        state.stale()
-        return
-    if stage.place is StagePlace.WAITING:
-        raise state.violation(
-            f"stage {event.stage_id} grew before it was forwarded", stage_id=stage.stage_id
-        )
-    engine = state.engines[stage.engine_id]
-    more = engine.kv_bytes(event.num_tokens) - stage.kv_bytes
-    if more <= 0:
-        return
-    state.stats.outgrown += 1
-    stage.kv_bytes += more
-    engine.kv_booked_bytes += more
-    raise_kv_limit(state, engine, engine.kv_booked_bytes)
-
-
-# --- primitives ---------------------------------------------------------------------------------
 
 
 def forward(state: NodeState, engine: EngineState, stage: StageState) -> None:
@@ -156,7 +42,7 @@ def forward_waiters(state: NodeState, engine: EngineState) -> None:
     if not engine.waiting or not state.is_open(engine):
         return
     for stage in engine.waiters_in_order():
-        if not _make_fit(state, engine, stage.kv_bytes):
+        if not make_fit(state, engine, stage.kv_bytes):
             break
         _unhold(state, engine, stage)
         forward(state, engine, stage)
@@ -215,7 +101,7 @@ def abort(
     state.journal.note(state.now_s, engine.engine_id, stage.stage_id, f"aborted: {reason}")
     state.effects.append(AbortStage(stage.stage_id, outcome, reason))
     if stage.place is StagePlace.WAITING:
-        _depart(state, engine, stage, "aborted")
+        depart(state, engine, stage, "aborted")
     else:
         stage.place = StagePlace.LEAVING
 
@@ -247,10 +133,7 @@ def raise_kv_limit(state: NodeState, engine: EngineState, wanted_bytes: int) -> 
     return True
 
 
-# --- inside -------------------------------------------------------------------------------------
-
-
-def _make_fit(state: NodeState, engine: EngineState, kv_bytes: int) -> bool:
+def make_fit(state: NodeState, engine: EngineState, kv_bytes: int) -> bool:
     """Does the stage fit, if need be with a higher KV limit out of free memory?"""
     if can_forward(engine, kv_bytes):
         return True
@@ -260,35 +143,6 @@ def _make_fit(state: NodeState, engine: EngineState, kv_bytes: int) -> bool:
         and not state.contended
         and raise_kv_limit(state, engine, engine.kv_booked_bytes + kv_bytes)
     )
-
-
-def _hold_or_refuse(state: NodeState, engine: EngineState, stage: StageState) -> None:
-    """The engine cannot take the stage at once."""
-    if engine.status is EngineStatus.FAILED:
-        retry_in_s = max(0.0, engine.since_s + COOL_DOWN_S - state.now_s)
-        reason = f"engine of {engine.model!r} failed: {engine.failure}"
-        _refuse_new(state, stage, reason, retry_in_s=retry_in_s)
-    elif not engine.status.has_process and engine.model in state.never_fits:
-        _refuse_new(state, stage, state.never_fits[engine.model], permanent=True)
-    elif not can_hold(engine):
-        reason, retry_in_s = explain_full(engine)
-        _refuse_new(state, stage, reason, retry_in_s=retry_in_s)
-    else:
-        _hold(state, engine, stage)
-
-
-def _hold(state: NodeState, engine: EngineState, stage: StageState) -> None:
-    state.stages[stage.stage_id] = stage
-    first = not engine.waiting
-    engine.waiting[stage.stage_id] = stage
-    engine.kv_waiting_bytes += stage.kv_bytes
-    state.stats.held += 1
-    state.journal.note(state.now_s, engine.engine_id, stage.stage_id, "held")
-    if state.is_open(engine):
-        return  # waits for a slot: whoever leaves forwards it
-    state.dirty = True
-    state.changed = state.changed or first
-    state.record("admit", stage.stage_id, engine.engine_id, f"held: engine is {engine.status}")
 
 
 def _unhold(state: NodeState, engine: EngineState, stage: StageState) -> None:
@@ -315,7 +169,7 @@ def _remove(state: NodeState, engine: EngineState, stage: StageState) -> None:
         engine.kv_booked_bytes -= stage.kv_bytes
 
 
-def _depart(state: NodeState, engine: EngineState, stage: StageState, how: str) -> None:
+def depart(state: NodeState, engine: EngineState, stage: StageState, how: str) -> None:
     """Take the stage out and let its engine go on: waiters, idleness, whoever wants its memory."""
     was_protected = stage.protected
     was_held = stage.place is StagePlace.WAITING
@@ -357,29 +211,3 @@ def _lower_kv_limit(state: NodeState, engine: EngineState) -> None:
     engine.kv_limit_bytes = engine.kv_base_bytes
     state.effects.append(SetKvLimit(engine.engine_id, engine.generation, engine.kv_limit_bytes))
     state.follow(engine, state.footprint(engine))
-
-
-def _refuse_offer(
-    state: NodeState, event: StageOffered, reason: str, *, permanent: bool = False
-) -> None:
-    state.stats.refused += 1
-    state.journal.note(state.now_s, None, event.stage_id, f"refused: {reason}")
-    state.record("refuse", event.stage_id, "", reason)
-    state.effects.append(RefuseStage(event.stage_id, reason, permanent=permanent))
-
-
-def _refuse_new(
-    state: NodeState,
-    stage: StageState,
-    reason: str,
-    *,
-    permanent: bool = False,
-    retry_in_s: float | None = None,
-) -> None:
-    """Refuse an offer that was never put into a table."""
-    state.stats.refused += 1
-    state.journal.note(state.now_s, stage.engine_id, stage.stage_id, f"refused: {reason}")
-    state.record("refuse", stage.stage_id, "", reason)
-    state.effects.append(
-        RefuseStage(stage.stage_id, reason, permanent=permanent, retry_in_s=retry_in_s)
-    )

@@ -224,10 +224,18 @@ def test_stage_offered_again_while_its_aborted_attempt_leaves_is_refused_for_a_m
     script.offer("1", "a", epoch=1)
     (_, effect) = script.offer("1", "a", epoch=2, attempt=2)
     assert effect == RefuseStage(
-        StageId("1"), "its aborted attempt has not left yet", retry_in_s=0.5
+        StageId("1"), "its former attempt has not left yet", retry_in_s=0.5
     )
     script.leave("1")
     assert script.offer("1", "a", epoch=2, attempt=2) == [forward("1")]
+
+
+def test_next_attempt_that_comes_before_the_former_has_left_is_refused_for_a_moment():
+    script = NodeScript().awake("a")
+    script.offer("1", "a")
+    (effect,) = script.offer("1", "a", attempt=2)
+    assert (type(effect), effect.retry_in_s) == (RefuseStage, 0.5)
+    assert script.engine("a").num_running == 1
 
 
 def test_applied_seq_is_the_highest_even_for_refused_offers():
