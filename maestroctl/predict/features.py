@@ -67,10 +67,13 @@ class FeatureSchema:
     Attributes:
         vocabulary: category name -> value -> code.
         part_dims: text part -> leading dimensions of the encoder that the row keeps.
+        reads_text: False for a model fitted on stages that were kept without their text; it
+            must not see text when it serves either.
     """
 
     vocabulary: Mapping[str, Mapping[str, int]]
     part_dims: Mapping[str, int]
+    reads_text: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -104,6 +107,7 @@ class FeatureSchema:
                 for name, codes in self.vocabulary.items()
             },
             "part_dims": dict(self.part_dims),
+            "reads_text": self.reads_text,
         }
 
     @classmethod
@@ -115,11 +119,16 @@ class FeatureSchema:
                 for name, values in raw["vocabulary"].items()
             },
             {str(part): int(size) for part, size in raw["part_dims"].items()},
+            bool(raw["reads_text"]),
         )
 
 
 def fit_schema(
-    stages: Iterable[StageInput], part_dims: Mapping[str, int], *, min_count: int = 20
+    stages: Iterable[StageInput],
+    part_dims: Mapping[str, int],
+    *,
+    min_count: int = 20,
+    reads_text: bool = True,
 ) -> FeatureSchema:
     """Fix the vocabularies: values seen at least `min_count` times, most frequent first."""
     counts = {name: Counter[str]() for name in CATEGORY_NAMES}
@@ -132,7 +141,7 @@ def fit_schema(
     for name, counted in counts.items():
         kept = sorted((-n, value) for value, n in counted.items() if n >= min_count)
         vocabulary[name] = {value: code for code, (_, value) in enumerate(kept)}
-    return FeatureSchema(vocabulary, dict(part_dims))
+    return FeatureSchema(vocabulary, dict(part_dims) if reads_text else {}, reads_text)
 
 
 class RowBuilder:
@@ -152,6 +161,8 @@ class RowBuilder:
     def row(self, stage: StageInput) -> FloatArray:
         """The row of the first candidate, (num_features,)."""
         schema = self.schema
+        if not schema.reads_text:
+            stage = stage.without_text()
         values = _numbers(stage)
         values.extend(
             schema.code(name, value)

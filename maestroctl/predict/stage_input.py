@@ -7,7 +7,7 @@ training, the simulator, the service process over its socket, and the tests.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from maestroctl.domain.stage import StageDescriptor, StageText
@@ -45,6 +45,11 @@ class StageInput:
     tail: str = field(default="", repr=False)
     tail_offset: int = 0
     history: HistorySnapshot = field(default_factory=HistorySnapshot, repr=False)
+
+    def without_text(self) -> StageInput:
+        """The same stage with nothing a person wrote in it: what may be kept for a later refit."""
+        history = replace(self.history, first_tail="")
+        return replace(self, system="", tail="", tail_offset=0, history=history)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for the wire."""

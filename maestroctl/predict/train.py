@@ -57,6 +57,7 @@ class TrainConfig:
         num_folds: inner folds, by task, for out-of-fold probabilities and conformal offsets.
         min_count: rows a category's value needs to get a code.
         with_forest: fit the paper's forest beside the default form.
+        reads_text: False = fit on and serve stages without their text.
         local: small trees for the few hundred stages of one fleet's own history.
     """
 
@@ -66,6 +67,7 @@ class TrainConfig:
     num_folds: int = 3
     min_count: int = 20
     with_forest: bool = True
+    reads_text: bool = True
     local: bool = False
     seed: int = 0
     num_threads: int = 1
@@ -111,7 +113,10 @@ def train_model(
         raise ConfigError("training needs at least two stages with a known output length")
     made = encoder or make_encoder(config, table.stages)
     schema = fit_schema(
-        table.stages, _cut_dims(config.part_dims, made.dimension), min_count=config.min_count
+        table.stages,
+        _cut_dims(config.part_dims, made.dimension),
+        min_count=config.min_count,
+        reads_text=config.reads_text,
     )
     builder = RowBuilder(schema, WindowEmbedder(made))
     rows = builder.matrix(table.stages)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from maestroctl.predict.model import PredictorModel
 from maestroctl.predict.recalibration import OnlineState
 from maestroctl.predict.refit import predict_medians, refit_if_better
 from maestroctl.predict.replay import after, replay_stream
-from maestroctl.predict.train import TrainConfig
+from maestroctl.predict.train import TrainConfig, local_config, train_model
 from tests.unit.predict.conftest import make_jobs
 
 
@@ -63,3 +64,20 @@ def test_a_prediction_can_be_explained(model: PredictorModel) -> None:
     assert len(told["moved_by"]) == 8
     q50 = (1 + told["usual"]) * np.prod([part["factor"] for part in told["moved_by"]]) - 1
     assert q50 > 0
+
+
+def test_a_model_fitted_without_text_does_not_read_it_when_it_serves(
+    model: PredictorModel, config: TrainConfig
+) -> None:
+    jobs = [
+        replace(job, stages=tuple(replace(s, seen=s.seen.without_text()) for s in job.stages))
+        for job in make_jobs(40, app="new")
+    ]
+    kept = json.dumps(jobs[0].stages[3].seen.to_json())
+    assert "please" not in kept
+    assert "shoes" not in kept
+    own = local_config(replace(config, reads_text=False))
+    local = train_model(jobs, own, encoder=model.builder.embedder.encoder)
+    live = make_jobs(41, app="new")[-1].stages[3].seen
+    assert live.tail
+    assert local.predict([live]) == local.predict([live.without_text()])
