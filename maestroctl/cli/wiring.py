@@ -71,7 +71,7 @@ class Coordinator:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._options = options
         self._local: dict[NodeName, LocalNode] = {}
-        self._links: list[asyncio.Task[None]] = []
+        self._links: dict[NodeName, asyncio.Task[None]] = {}
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
@@ -121,9 +121,6 @@ class Coordinator:
         self.host.post(ShutdownRequested(drain=False))
         await self.gateway.stop()
         await asyncio.gather(*(self._stop_node(name) for name in self.host.links))
-        for task in self._links:
-            task.cancel()
-        await asyncio.gather(*self._links, return_exceptions=True)
         await self._stack.aclose()
 
     # --------------------------------------------------------------------------------------------
@@ -141,7 +138,9 @@ class Coordinator:
             self.host.links[name] = link
             self._local[name] = local
             stack.callback(link.close)
-            self._links.append(asyncio.create_task(link.run()))
+            self._links[name] = asyncio.create_task(link.run())
+            # Once more on the way out: a start that fails must not leave a daemon.
+            stack.push_async_callback(self._stop_node, name)
 
     def _hello(self, name: NodeName) -> Callable[[], CoordinatorHello]:
         spec = self.fleet.nodes[name]
@@ -157,10 +156,14 @@ class Coordinator:
         return lambda: hello
 
     async def _stop_node(self, name: NodeName) -> None:
-        link = self.host.links[name]
+        told = False
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(link.shut_down(drain=False), _NODE_STOP_LIMIT_S)
-        await self._local[name].wait_gone(_NODE_STOP_LIMIT_S)
+            shut_down = self.host.links[name].shut_down(drain=False)
+            told = await asyncio.wait_for(shut_down, _NODE_STOP_LIMIT_S)
+        # The link ends before the daemon is waited for, or it would start another one.
+        self._links[name].cancel()
+        await asyncio.gather(self._links[name], return_exceptions=True)
+        await self._local[name].wait_gone(_NODE_STOP_LIMIT_S, told=told)
 
     async def _prune(self, store: Store) -> None:
         """Forget the oldest finished jobs, now and then."""

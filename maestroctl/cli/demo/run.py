@@ -159,14 +159,15 @@ class _Session:
     async def _job(self, title: str, workflow: WorkflowSpec, given: Any) -> None:
         request = JobRequest(workflow, input=list(given) if isinstance(given, tuple) else given)
         job_id = await self._control.submit_job(request)
-        self._screen.boards[job_id] = (title, JobBoard(self._screen.now_s, workflow))
+        board = JobBoard(self._screen.now_s, workflow)
+        self._screen.boards[job_id] = (title, board)
         self._view.line(f"{title}: submitted as {job_id}")
         try:
             job = await asyncio.wait_for(self._over(job_id), _JOB_LIMIT_S)
         except TimeoutError:
             limit = format_seconds(_JOB_LIMIT_S)
             raise MaestroError(f"{title} did not end within {limit}") from None
-        self._result.jobs.append((title, job))
+        self._result.jobs.append((title, _with_first_tokens(job, board)))
         self._view.line(f"{title}: {job['status']}")
         if job["status"] != JobStatus.FINISHED:
             raise MaestroError(f"{title} {job['status']}: {job['reason']}", hint=self._log_hint())
@@ -239,3 +240,14 @@ class _Session:
         while True:
             self._family.look()
             await asyncio.sleep(_LOOK_S)
+
+
+def _with_first_tokens(job: dict[str, Any], board: JobBoard) -> dict[str, Any]:
+    """The job with the first *token* of each stage; the store knows the first byte of the answer,
+    which an engine may send before it has computed anything."""
+    first = {row.stage_id: row.ttft_s for row in board.rows.values() if row.ttft_s is not None}
+    stages = [
+        {**stage, "ttft_s": first.get(stage["stage_id"], stage["ttft_s"])}
+        for stage in job["stages"]
+    ]
+    return {**job, "stages": stages}

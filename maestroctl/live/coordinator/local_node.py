@@ -73,10 +73,17 @@ class LocalNode:
             f"the node daemon of {self.node!r} does not listen: {self._log_end()}"
         )
 
-    async def wait_gone(self, limit_s: float) -> None:
-        """Wait until the daemon we started has exited; kill it after `limit_s`."""
+    async def wait_gone(self, limit_s: float, *, told: bool = True) -> None:
+        """Wait until the daemon we started has exited; kill it after `limit_s`.
+
+        Args:
+            told: it knows that it is to end; else SIGTERM tells it.
+        """
         if self._process is None:
             return
+        if not told:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
         try:
             await asyncio.wait_for(self._process.wait(), limit_s)
         except TimeoutError:

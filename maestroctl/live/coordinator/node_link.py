@@ -95,6 +95,8 @@ class NodeLink:
         self._actions: dict[int, asyncio.Future[str | None]] = {}
         self._next_number = 1
         self._stopped = asyncio.Event()
+        self._over = asyncio.Event()
+        """The connection has ended; a new one clears it."""
 
     async def run(self) -> None:
         """Keep connected until cancelled, or until the node says that it has stopped."""
@@ -116,6 +118,7 @@ class NodeLink:
             control.send(self._hello())
             await self._greet(control)
             self._control = control
+            self._over.clear()
             self.problem = None
             pinger = asyncio.create_task(self._ping(control))
             try:
@@ -127,6 +130,7 @@ class NodeLink:
         finally:
             if self._control is control:
                 self._control = None
+                self._over.set()
                 self._lose(self.problem or "the connection to the node daemon was closed")
             await control.close()
 
@@ -200,11 +204,16 @@ class NodeLink:
         if self._control is not None:
             self._control.send(message)
 
-    async def shut_down(self, *, drain: bool) -> None:
-        """Ask the daemon to stop its engines and exit; returns when it has said so."""
+    async def shut_down(self, *, drain: bool) -> bool:
+        """Ask the daemon to stop its engines and exit; returns when it has said so.
+
+        Returns:
+            Whether it did; False when it is not connected, or the connection broke first.
+        """
         if self._control is not None:
             self._control.send(Shutdown(drain))
-            await self._stopped.wait()
+            await self._over.wait()
+        return self._stopped.is_set()
 
     def close(self) -> None:
         """Close the connections to the node."""
