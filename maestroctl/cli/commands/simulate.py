@@ -1,0 +1,80 @@
+"""``maestroctl simulate``: a declared fleet and workload in simulated time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from maestroctl.cli.context import terminal
+from maestroctl.cli.runtime import JsonOption
+
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", help="Folder of recorded traces; without it, the fitted generator."),
+]
+
+
+def simulate(
+    config: Annotated[Path, typer.Argument(help="TOML file: fleet, costs, workload, errors.")],
+    data: DataOption = None,
+    seed: Annotated[int | None, typer.Option(help="In place of the file's.")] = None,
+    ordering: Annotated[str | None, typer.Option(help="In place of the file's policy.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Play a workload through the scheduler in simulated time and show what it comes to.
+
+    The decisions are those of a live coordinator and its nodes; the same file, data and seed give
+    the same figures.
+    """
+    from dataclasses import replace
+
+    from maestroctl.sim.config import load_simulation
+    from maestroctl.sim.run import run_simulation
+
+    spec = load_simulation(config, data)
+    if seed is not None:
+        spec = replace(spec, workload=replace(spec.workload, seed=seed))
+    if ordering is not None:
+        fleet = replace(
+            spec.world.fleet, policy=replace(spec.world.fleet.policy, ordering=ordering)
+        )
+        spec = replace(spec, world=replace(spec.world, fleet=fleet))
+    with terminal.working("Simulating"):
+        figures = run_simulation(spec)
+    if as_json:
+        terminal.json(figures)
+        return
+    terminal.out.print(_table(figures))
+    terminal.notice(
+        f"{figures['simulated_s']:.0f} s simulated in {figures['seconds']:.1f} s,"
+        f" {figures['events']} events."
+    )
+
+
+def _table(figures: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table(title=f"ordering: {figures['policy']}")
+    for name in ("class", "jobs", "SLO", "latency s", "p95", "queue s", "TTFT s", "TPOT ms"):
+        table.add_column(name, justify="left" if name == "class" else "right")
+    for name in ("interactive", "batch", "all"):
+        part = figures[name]
+        if not part["jobs"]:
+            continue
+        table.add_row(
+            name,
+            str(part["jobs"]),
+            _number(part["slo_attainment"], 100, "%"),
+            _number(part["latency_s"]["mean"]),
+            _number(part["latency_s"]["p95"]),
+            _number(part["queue_s"]["mean"]),
+            _number(part["ttft_s"]["mean"]),
+            _number(part["tpot_s"]["mean"], 1000),
+        )
+    return table
+
+
+def _number(value: float | None, factor: float = 1.0, unit: str = "") -> str:
+    return "-" if value is None else f"{value * factor:.4g}{unit}"

@@ -1,0 +1,20 @@
+"""How long messages between coordinator and nodes take, and how old snapshots are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """``[network]``; seconds.
+
+    Attributes:
+        rtt_s: coordinator to a node and back, unless the node's cluster says another.
+        send_soon_s: changes of a node within this time go out as one snapshot.
+        snapshot_every_s: a snapshot goes out at least this often; None = on changes only.
+    """
+
+    rtt_s: float = 0.001
+    send_soon_s: float = 0.005
+    snapshot_every_s: float | None = 1.0

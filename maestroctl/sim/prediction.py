@@ -1,0 +1,117 @@
+"""Predictions handed to the cores, with an error that is known.
+
+The errors of a call are drawn when the workload is made (`Call.noise`), so every policy that is
+compared in one experiment sees the same ones, and a larger error is the same draw scaled.
+
+kinds:
+    none        the truth (source ``oracle``)
+    lognormal   truth x exp(rho z), z standard normal; q90 is the 0.9 quantile under that error
+    residuals   truth x exp(r), r drawn from measured log residuals (predicted over true)
+    prior       the same constant for every stage: nothing is known
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from maestroctl.domain.prediction import PRIOR, Prediction
+from maestroctl.errors import ConfigError
+from maestroctl.sim.jobs import Call, JobPlan, Run
+
+KINDS = ("none", "lognormal", "residuals", "prior")
+_Z90 = NormalDist().inv_cdf(0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionError:
+    """The knob.
+
+    Attributes:
+        rho: standard deviation of the log error, kind ``lognormal``.
+        residuals: rising log ratios predicted / true, kind ``residuals``.
+    """
+
+    kind: str = "none"
+    rho: float = 0.0
+    residuals: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(
+                f"no prediction error is called {self.kind!r}; there are: {', '.join(KINDS)}",
+                key="prediction.error",
+            )
+        if self.kind == "residuals" and not self.residuals:
+            raise ConfigError("there are no residuals", key="prediction.residuals")
+
+
+class Predictor:
+    """Makes the prediction of each call of one job."""
+
+    def __init__(self, error: PredictionError) -> None:
+        self._error = error
+        self._residuals = tuple(sorted(error.residuals))
+
+    def remaining(self, plan: JobPlan) -> dict[Run, list[int]]:
+        """Output tokens from each call on, as if runs came one after the other."""
+        left = plan.output_tokens
+        table: dict[Run, list[int]] = {}
+        for run, calls in plan.calls.items():
+            tokens = []
+            for call in calls:
+                tokens.append(left)
+                left -= call.output_tokens
+            table[run] = tokens
+        return table
+
+    def predict(self, call: Call, remaining_tokens: int) -> Prediction:
+        """What is said of `call` when it becomes ready.
+
+        Args:
+            call: the call, truth included.
+            remaining_tokens: true output tokens of it and all later calls of the job.
+        """
+        error = self._error
+        if error.kind == "prior":
+            return PRIOR
+        own, total = (self._log_error(z) for z in call.noise)
+        q50 = call.output_tokens * math.exp(own)
+        left = remaining_tokens * math.exp(total)
+        return Prediction(
+            output_q50=q50,
+            output_q90=q50 * math.exp(self._to_q90()),
+            p_tool=1.0 if call.tool_called else 0.0,
+            total_tokens=dict.fromkeys(call.models, left),
+            rank_score=q50,
+            source="oracle" if error.kind == "none" else "model",
+        )
+
+    def _log_error(self, z: float) -> float:
+        match self._error.kind:
+            case "lognormal":
+                return self._error.rho * z
+            case "residuals":
+                return _pick(self._residuals, NormalDist().cdf(z))
+            case _:
+                return 0.0
+
+    def _to_q90(self) -> float:
+        """Log distance from a predicted median to the 0.9 quantile of the truth."""
+        match self._error.kind:
+            case "lognormal":
+                return _Z90 * self._error.rho
+            case "residuals":
+                return max(0.0, -_pick(self._residuals, 0.1))
+            case _:
+                return 0.0
+
+
+def _pick(ordered: Sequence[float], part: float) -> float:
+    """Quantile of a sorted sample, by interpolation."""
+    place = part * (len(ordered) - 1)
+    low = min(int(place), len(ordered) - 1)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])

@@ -1,0 +1,149 @@
+"""A whole fleet in simulated time: one coordinator, its nodes, the network between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from maestroctl.domain.engine import EngineAbilities
+from maestroctl.domain.fleet import FleetSpec
+from maestroctl.domain.ids import HOST_DEVICE, DeviceName, ModelName, NodeName
+from maestroctl.domain.llm import ModelProfile
+from maestroctl.domain.records import DecisionRecord
+from maestroctl.errors import InvariantViolation
+from maestroctl.scheduler.coordinator_core import CoordinatorCore
+from maestroctl.scheduler.events import CoordinatorEvent
+from maestroctl.scheduler.routing.look_ahead import LookAhead
+from maestroctl.sim.coordinator_host import SimCoordinator
+from maestroctl.sim.jobs import JobPlan, JobRow, StageRow
+from maestroctl.sim.loop import EventLoop
+from maestroctl.sim.network import NetworkSpec
+from maestroctl.sim.node_host import SimNode
+from maestroctl.sim.prediction import PredictionError, Predictor
+
+GPU_ABILITIES = EngineAbilities(can_sleep_host=True, can_sleep_disk=True, can_suspend=True)
+"""What a vLLM engine of ours can do on a GPU; its KV pool is fixed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSpec:
+    """A fleet, what its engines cost, and its network.
+
+    Attributes:
+        fleet: nodes with `memory_bytes` and `host_memory_bytes`, models, `[policy]`.
+        profiles: cost of each model, the same on every node.
+        num_devices: devices per node.
+        rtts: per node, where it is not the network's.
+    """
+
+    fleet: FleetSpec
+    profiles: Mapping[ModelName, ModelProfile]
+    network: NetworkSpec = NetworkSpec()
+    abilities: EngineAbilities = GPU_ABILITIES
+    num_devices: int = 1
+    max_num_batched_tokens: int = 2048
+    rtts: Mapping[NodeName, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SimResult:
+    """What came out of a run.
+
+    Attributes:
+        stages, jobs: rows in order of their end.
+        end_s: simulated time of the last event.
+        num_events: events of the kernel.
+        busy_s: seconds in which each engine ran iterations.
+        num_preempted: recompute preemptions inside engines.
+        transitions: engine effects by kind, over all nodes.
+    """
+
+    stages: list[StageRow]
+    jobs: list[JobRow]
+    end_s: float
+    num_events: int
+    busy_s: Mapping[str, float]
+    num_preempted: int
+    transitions: Mapping[str, int]
+
+
+class World:
+    """Built once per run.
+
+    Args:
+        error: of the predictions.
+        record: told of every decision of every core.
+        listen: told of every event the coordinator's core is handed.
+    """
+
+    def __init__(
+        self,
+        spec: WorldSpec,
+        error: PredictionError | None = None,
+        *,
+        record: Callable[[DecisionRecord], None] | None = None,
+        listen: Callable[[CoordinatorEvent, float], None] | None = None,
+        look_ahead: LookAhead | None = None,
+    ) -> None:
+        self.loop = EventLoop()
+        fleet = spec.fleet
+        core = CoordinatorCore(fleet, 1, max_queued=10_000_000, look_ahead=look_ahead)
+        self.nodes: dict[NodeName, SimNode] = {}
+        self.coordinator = SimCoordinator(
+            self.loop, core, self.nodes, Predictor(error or PredictionError()), record, listen
+        )
+        for name, node in fleet.nodes.items():
+            cluster = fleet.clusters.get(node.cluster)
+            self.nodes[name] = SimNode(
+                self.loop,
+                node,
+                fleet.policy,
+                _budgets(node.memory_bytes, node.host_memory_bytes, spec.num_devices),
+                {m: p for m, p in spec.profiles.items() if not node.models or m in node.models},
+                fleet.models,
+                dict.fromkeys(fleet.models, spec.abilities),
+                spec.network,
+                rtt_s=spec.rtts.get(name, cluster.rtt_s if cluster else None),
+                max_num_batched_tokens=spec.max_num_batched_tokens,
+                record=record,
+            )
+        for sim_node in self.nodes.values():
+            sim_node.connect(self.coordinator)
+
+    def run(self, plans: Sequence[JobPlan], *, limit_s: float = float("inf")) -> SimResult:
+        """Play the jobs to their end, or to `limit_s`.
+
+        Raises:
+            InvariantViolation: nothing is left to happen and some job is not over.
+        """
+        coordinator = self.coordinator
+        coordinator.schedule(sorted(plans, key=lambda plan: (plan.arrival_s, plan.job_id)))
+        self.loop.run(lambda: coordinator.num_open == 0, limit_s)
+        if coordinator.num_open and self.loop.now_s < limit_s and limit_s == float("inf"):
+            raise InvariantViolation(f"{coordinator.num_open} jobs wait for ever")
+        busy: dict[str, float] = {}
+        transitions: dict[str, int] = {}
+        num_preempted = 0
+        for node in self.nodes.values():
+            busy.update(node.busy_s())
+            num_preempted += node.num_preempted()
+            for kind, count in node.num_transitions.items():
+                transitions[kind] = transitions.get(kind, 0) + count
+        return SimResult(
+            coordinator.stages,
+            coordinator.jobs,
+            self.loop.now_s,
+            self.loop.num_events,
+            busy,
+            num_preempted,
+            transitions,
+        )
+
+
+def _budgets(
+    memory_bytes: int | None, host_bytes: int | None, num_devices: int
+) -> dict[DeviceName, int]:
+    each = memory_bytes if memory_bytes is not None else 1 << 60
+    budgets = {DeviceName(f"cuda:{number}"): each for number in range(num_devices)}
+    budgets[HOST_DEVICE] = host_bytes if host_bytes is not None else 1 << 60
+    return budgets
