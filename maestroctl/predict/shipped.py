@@ -1,0 +1,23 @@
+"""The artifact in the package. Its digest stands in this file, not beside it.
+
+Trained by ``python -m maestroctl.predict.train --shippable``: nothing from `NOT_SHIPPABLE` sources.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from maestroctl.predict.model import PredictorModel
+
+SHIPPED_PATH = Path(__file__).parent / "data" / "default.mpred"
+SHIPPED_DIGEST = "b884526e5f2652b258cf1b055a0c29509a42abb157217071ba5ff8790626e158"
+MAX_SHIPPED_BYTES = 5_000_000
+
+
+def load_shipped() -> PredictorModel:
+    """The shipped model, verified against the digest in this file."""
+    from maestroctl.predict.artifact import load_artifact
+
+    return load_artifact(SHIPPED_PATH, digest=SHIPPED_DIGEST)
