@@ -1,7 +1,7 @@
 # Commands of the project. `make check` is quick; `make test` needs what `./install.sh test` made.
 PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 
-.PHONY: help check format lint types unit test docs bench-gateway bench-residency
+.PHONY: help check format lint types unit test docs bench-gateway bench-residency bench-sim
 
 help:
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,3 +33,6 @@ bench-gateway: ## added latency, throughput, 1,200 streams; direct and bare-prox
 
 bench-residency: ## wake against cold start on the real engine
 	$(PYTHON) -m maestroctl.testing.bench.residency
+
+bench-sim: ## 144,524 stages through the simulator on one core
+	$(PYTHON) -m maestroctl.sim.bench

@@ -56,7 +56,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "telemetry": ("msgspec", "prometheus_client"),
     "store": ("sqlalchemy", "msgspec"),
     "gateway": ("aiohttp", "httptools", "msgspec", "multidict", "yarl"),
-    "sim": ("numpy",),
+    "sim": ("msgspec", "zstandard"),
     "live": (
         *("aiohttp", "asyncssh", "httptools", "msgspec", "multidict", "psutil", "pynvml", "uvloop"),
         *("vllm", "torch", "transformers"),  # inside engine processes alone

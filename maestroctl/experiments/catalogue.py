@@ -1,0 +1,46 @@
+"""Names of the experiments. A new one is one file, its test and one line here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+from maestroctl.errors import ConfigError
+from maestroctl.experiments import overcommit, queue_time, routing, slo_sweep
+from maestroctl.experiments.harness import Experiment, Progress, Runner, Scale
+from maestroctl.sim.traces import load_jobs
+from maestroctl.sim.workload import JobSource
+
+Run = Callable[[Scale, JobSource, Runner], Experiment]
+
+EXPERIMENTS: Mapping[str, Run] = {
+    "slo_sweep": slo_sweep.run,
+    "queue_time": queue_time.run,
+    "overcommit": overcommit.run,
+    "routing": routing.run,
+}
+
+
+def run_experiment(name: str, scale: Scale, data: Path | None, progress: Progress) -> Experiment:
+    """Run one experiment.
+
+    Args:
+        data: folder of recorded traces; None = the fitted generator.
+
+    Raises:
+        ConfigError: no such experiment, or the data cannot be read.
+    """
+    if name not in EXPERIMENTS:
+        near = get_close_matches(name, EXPERIMENTS, n=1)
+        raise ConfigError(
+            f"no experiment is called {name!r}; there are: {', '.join(EXPERIMENTS)}",
+            hint=f"did you mean {near[0]!r}?" if near else None,
+        )
+    source = JobSource(load_jobs(data) if data is not None else ())
+    began = time.perf_counter()
+    experiment = EXPERIMENTS[name](scale, source, Runner(progress))
+    experiment.seconds = time.perf_counter() - began
+    experiment.parameters["jobs from"] = "recorded traces" if data else "the fitted generator"
+    return experiment

@@ -1,0 +1,164 @@
+"""Repeats runs over seeds and says how sure the figures are.
+
+Two policies are compared on the same jobs, arrivals and prediction errors (common random numbers),
+so the interval of a difference is that of the differences per seed, which is far narrower than
+the difference of two intervals.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev
+from typing import Any
+
+from maestroctl.domain.policy import PolicySpec
+from maestroctl.scheduler.registry import ORDERINGS, ROUTINGS
+from maestroctl.sim.config import SimulationSpec
+from maestroctl.sim.jobs import JobPlan
+from maestroctl.sim.report import summarize
+from maestroctl.sim.workload import make_plans
+from maestroctl.sim.world import World
+
+_T_975 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""0.975 quantile of Student's t for 1 to 10 degrees of freedom; 1.96 and a bit beyond."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is run.
+
+    Attributes:
+        jobs: per run, warm-up included. `warmup`: the first of them, counted nowhere.
+        seeds: repetitions of a headline cell; other cells run `grid_seeds`.
+    """
+
+    jobs: int = 2000
+    warmup: int = 200
+    seeds: int = 5
+    grid_seeds: int = 1
+
+    def runs(self, number: int) -> range:
+        """Seeds of `number` repetitions."""
+        return range(1, number + 1)
+
+
+QUICK = Scale(jobs=400, warmup=50, seeds=2)
+FULL = Scale(jobs=15_000, warmup=1000, seeds=5, grid_seeds=3)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over seeds and half of its 95 % interval; None with one seed."""
+
+    mean: float
+    half_width: float | None
+    values: tuple[float, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {"mean": self.mean, "ci95": self.half_width, "values": list(self.values)}
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean and interval of one figure per seed."""
+    half = None
+    if len(values) > 1:
+        freedom = len(values) - 1
+        t = _T_975[freedom - 1] if freedom <= len(_T_975) else 1.96 + 2.4 / freedom
+        half = t * stdev(values) / math.sqrt(len(values))
+    return Estimate(fmean(values), half, tuple(values))
+
+
+def paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
+    """`first` - `second`, seed by seed."""
+    return estimate([a - b for a, b in zip(first, second, strict=True)])
+
+
+@dataclass(slots=True)
+class Experiment:
+    """What an experiment comes to.
+
+    Attributes:
+        name: in the catalogue. `title`: of the report.
+        parameters: what was fixed before it ran.
+        columns: of `rows`, in order; a value may be a number, a text, None or an `Estimate`.
+        headline: the figures that other documents quote.
+        paper: what the paper says, for the reader to compare.
+        notes: what to know about the figures.
+        plot: (x, series column, y columns) for the picture; None = no picture.
+    """
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    parameters: dict[str, Any] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    headline: dict[str, Any] = field(default_factory=dict)
+    paper: str = ""
+    notes: list[str] = field(default_factory=list)
+    plot: tuple[str, str, tuple[str, ...]] | None = None
+    seconds: float = 0.0
+
+
+class Runner:
+    """Runs simulations for one experiment, and remembers the jobs of a seed.
+
+    Args:
+        progress: told one line per run.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._plans: tuple[object, list[JobPlan]] | None = None
+        self.num_runs = 0
+
+    def run(self, spec: SimulationSpec, label: str) -> dict[str, Any]:
+        """One run; the figures of `sim.report.summarize`."""
+        plans = self._jobs(spec)
+        began = time.perf_counter()
+        world = World(spec.world, spec.error)
+        gc.disable()  # a run makes no cyclic garbage while it lasts
+        try:
+            result = world.run(plans)
+        finally:
+            gc.enable()
+        self.num_runs += 1
+        figures = summarize(result, plans, spec.workload.warmup)
+        self._progress(f"{label}: {time.perf_counter() - began:.1f} s")
+        return figures
+
+    def over_seeds(
+        self, make: Callable[[int], SimulationSpec], seeds: Sequence[int], label: str
+    ) -> list[dict[str, Any]]:
+        """The same cell, seed by seed."""
+        return [self.run(make(seed), f"{label}, seed {seed}") for seed in seeds]
+
+    def _jobs(self, spec: SimulationSpec) -> list[JobPlan]:
+        """Jobs of the last workload are kept: policies are compared on the same ones."""
+        key = (spec.workload, id(spec.source), tuple(spec.world.profiles.values()))
+        if self._plans is None or self._plans[0] != key:
+            self._plans = (key, make_plans(spec.workload, spec.source, spec.world.profiles))
+        return self._plans[1]
+
+
+def with_policy(spec: SimulationSpec, **names: Any) -> SimulationSpec:
+    """The same run under another policy."""
+    fleet = spec.world.fleet
+    policy: PolicySpec = replace(fleet.policy, **names)
+    return replace(spec, world=replace(spec.world, fleet=replace(fleet, policy=policy)))
+
+
+def known_orderings(wanted: Sequence[str]) -> list[str]:
+    """Those that this build has, in the order given."""
+    return [name for name in wanted if name in ORDERINGS]
+
+
+def known_routings(wanted: Sequence[str]) -> list[str]:
+    """Those that this build has, in the order given."""
+    return [name for name in wanted if name in ROUTINGS]

@@ -1,0 +1,105 @@
+"""Intervals, common random numbers, and what is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from maestroctl.errors import ConfigError
+from maestroctl.experiments import overcommit, slo_sweep
+from maestroctl.experiments.catalogue import EXPERIMENTS, run_experiment
+from maestroctl.experiments.harness import Runner, Scale, estimate, paired, with_policy
+from maestroctl.experiments.output import document, markdown, write
+from maestroctl.experiments.setup import mixed_simulation
+from maestroctl.sim.workload import JobSource, make_plans
+
+TINY = Scale(jobs=40, warmup=4, seeds=2)
+
+
+def _quiet(_line: str) -> None:
+    """No progress."""
+
+
+def test_one_value_has_no_interval_and_several_have_student_s() -> None:
+    assert estimate([3.0]).half_width is None
+    several = estimate([1.0, 2.0, 3.0])
+    assert several.mean == 2.0
+    assert several.half_width == pytest.approx(4.303 / 3**0.5, rel=1e-3)
+
+
+def test_paired_differences_are_narrow_where_both_move_together() -> None:
+    first, second = [10.0, 20.0, 30.0], [9.0, 19.0, 29.0]
+    assert paired(first, second).half_width == 0.0
+    assert estimate(first).half_width is not None
+
+
+def test_policies_are_compared_on_the_same_jobs() -> None:
+    spec = _spec(0.5)
+    other = with_policy(spec, ordering="other")
+    assert _jobs(spec) == _jobs(other)
+
+
+def test_a_larger_batch_ratio_leaves_the_other_jobs_as_they_were() -> None:
+    few, many = _jobs(_spec(0.2)), _jobs(_spec(0.8))
+    same = sum(a == b for a, b in zip(few, many, strict=True))
+    assert [a.arrival_s for a in few] == [b.arrival_s for b in many]
+    assert 0.2 * len(few) < same < 0.7 * len(few)
+
+
+def _spec(ratio: float) -> slo_sweep.SimulationSpec:
+    return mixed_simulation(
+        JobSource(), jobs=100, warmup=0, seed=1, nodes=2, rate_rps=1.0, batch_ratio=ratio,
+        deadline_factor=4.0,
+    )  # fmt: skip
+
+
+def _jobs(spec: slo_sweep.SimulationSpec) -> list[object]:
+    return list(make_plans(spec.workload, spec.source, spec.world.profiles))
+
+
+def test_table_v_is_reproduced_within_two_percent() -> None:
+    experiment = overcommit.run(TINY, JobSource(), Runner(_quiet))
+    assert experiment.headline["largest_row_difference"] < 0.02
+    assert experiment.headline["overcommit"] == pytest.approx(3.05, abs=0.01)
+    assert experiment.headline["reservation_saved"] == pytest.approx(0.672, abs=0.001)
+    assert experiment.headline["tokens_ratio"] >= 2.0
+
+
+def test_an_unknown_experiment_names_the_nearest() -> None:
+    with pytest.raises(ConfigError) as caught:
+        run_experiment("slo_swep", TINY, None, _quiet)
+    assert caught.value.hint == "did you mean 'slo_sweep'?"
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "slo_sweep"])
+def test_every_experiment_writes_a_report(name: str, tmp_path: Path) -> None:
+    experiment = run_experiment(name, TINY, None, _quiet)
+    paths = write(experiment, tmp_path)
+    assert json.loads(paths[0].read_text())["headline"] == document(experiment)["headline"]
+    assert paths[1].read_text() == markdown(experiment)
+    assert experiment.rows
+    for row in experiment.rows:
+        assert set(experiment.columns) <= set(row)
+
+
+def test_the_headline_compares_ours_with_edf_and_with_the_best_oracle() -> None:
+    def figures(slo: float, delay: float) -> list[dict[str, object]]:
+        return [
+            {"all": {"slo_attainment": slo + d}, "interactive": {"queue_s": {"mean": delay}}}
+            for d in (0.0, 0.02)
+        ]
+
+    found = slo_sweep.headline(
+        {
+            "edf": figures(0.5, 10.0),
+            "workflow_slo": figures(0.73, 1.0),
+            "oracle_srtf": figures(0.70, 1.0),
+            "oracle_slo": figures(0.75, 1.0),
+        }
+    )
+    assert found["gain_over_edf_pp"] == pytest.approx(23.0)
+    assert found["best_oracle"] == "oracle_slo"
+    assert found["share_of_oracle_gain"] == pytest.approx(23 / 25)
+    assert found["delay_reduction"] == pytest.approx(0.9)
