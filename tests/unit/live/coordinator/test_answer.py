@@ -116,7 +116,9 @@ def test_responses_and_messages_streams_end_in_their_own_way() -> None:
 
 
 def test_a_whole_answer_gives_its_usage() -> None:
-    body = b'{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}'
+    body = (
+        b'{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}'
+    )
     assert watch_whole(body) == Usage(1, 2)
 
 
