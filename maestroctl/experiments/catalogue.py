@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from maestroctl.errors import ConfigError
-from maestroctl.experiments import overcommit, queue_time, routing, slo_sweep
+from maestroctl.experiments import colocation, overcommit, queue_time, routing, slo_sweep
 from maestroctl.experiments.harness import Experiment, Progress, Runner, Scale
 from maestroctl.sim.traces import load_jobs
 from maestroctl.sim.workload import JobSource
@@ -19,6 +19,7 @@ EXPERIMENTS: Mapping[str, Run] = {
     "slo_sweep": slo_sweep.run,
     "queue_time": queue_time.run,
     "overcommit": overcommit.run,
+    "colocation": colocation.run,
     "routing": routing.run,
 }
 

@@ -1,0 +1,130 @@
+"""Maestro Table IV: a Travel Assistant of six calls to three models on one, two and three cards.
+
+Three ways to run it: engines that sleep and share cards (`maestroctl`), engines that can only be
+stopped and started (`restart`, what QLM does), and one card per model (`exclusive`, three cards).
+The jobs come one after the other on a fleet that has served each model before. Contention between
+engines that are awake on one card is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from maestroctl.domain.engine import EngineAbilities
+from maestroctl.domain.fleet import FleetSpec
+from maestroctl.domain.ids import JobId, ModelName, NodeName
+from maestroctl.domain.llm import ModelProfile
+from maestroctl.domain.stage import ServiceClass
+from maestroctl.experiments.harness import Experiment, Runner, Scale
+from maestroctl.experiments.setup import GB, make_fleet, qwen3_profile
+from maestroctl.sim.jobs import Call, JobPlan, agent_calls, agent_workflow
+from maestroctl.sim.network import NetworkSpec
+from maestroctl.sim.workload import JobSource
+from maestroctl.sim.world import GPU_ABILITIES, World, WorldSpec
+
+MODELS = ("qwen3-14b", "qwen3-8b", "qwen3-4b")
+CALLS = (*MODELS, *MODELS)
+"""Model of each call: planner, flights, hotels, then again with what was found."""
+OUTPUT_TOKENS = 1042
+"""Of each call: then three exclusive cards take the paper's 82.4 s."""
+PROMPT_TOKENS = 600
+KV_BYTES = 2 * GB
+JOBS = 10
+_GAP_S = 600.0
+RESTART = EngineAbilities()
+PAPER = {
+    ("maestroctl", 1): 92.4,
+    ("maestroctl", 2): 84.9,
+    ("maestroctl", 3): 82.4,
+    ("restart", 1): 309.1,
+    ("restart", 2): 139.1,
+    ("restart", 3): 82.4,
+}
+
+
+def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa: ARG001
+    """Both ways on one to three cards, and the exclusive reference."""
+    experiment = Experiment(
+        "colocation",
+        "Travel Assistant on one to three cards (Maestro Table IV)",
+        ("method", "cards", "completion_s", "against_exclusive", "paper_s", "activations"),
+        parameters={
+            "models": CALLS,
+            "output tokens per call": OUTPUT_TOKENS,
+            "prompt tokens": PROMPT_TOKENS,
+            "KV per engine, GB": KV_BYTES / GB,
+            "jobs, one after the other": JOBS,
+        },
+        paper="92.4 s on one card against 82.4 s exclusive = 1.12 x; restart switching 3.75 x",
+    )
+    exclusive, _ = _play(3, RESTART, exclusive=True)
+    for method, abilities in (("maestroctl", GPU_ABILITIES), ("restart", RESTART)):
+        for cards in (1, 2, 3):
+            seconds, activations = _play(cards, abilities)
+            experiment.rows.append(_row(method, cards, seconds, exclusive, activations))
+    experiment.rows.append(_row("exclusive", 3, exclusive, exclusive, 0.0))
+    by_key = {(row["method"], row["cards"]): row["against_exclusive"] for row in experiment.rows}
+    experiment.headline = {
+        "one_card_against_exclusive": by_key["maestroctl", 1],
+        "two_cards_against_exclusive": by_key["maestroctl", 2],
+        "restart_one_card_against_exclusive": by_key["restart", 1],
+    }
+    return experiment
+
+
+def _row(
+    method: str, cards: int, seconds: float, exclusive: float, activations: float
+) -> dict[str, Any]:
+    return {
+        "method": method,
+        "cards": cards,
+        "completion_s": seconds,
+        "against_exclusive": seconds / exclusive,
+        "paper_s": PAPER.get((method, cards)),
+        "activations": activations,
+    }
+
+
+def _play(
+    cards: int, abilities: EngineAbilities, *, exclusive: bool = False
+) -> tuple[float, float]:
+    """(mean seconds of a job, starts and wakes per job), the first job left out."""
+    profiles = [qwen3_profile(name, length=8192, kv_bytes=KV_BYTES) for name in MODELS]
+    fleet = make_fleet(profiles, 3 if exclusive else 1)
+    if exclusive:
+        fleet = _one_model_each(fleet, profiles)
+    spec = WorldSpec(
+        fleet,
+        {p.model: p for p in profiles},
+        NetworkSpec(snapshot_every_s=None),
+        abilities,
+        num_devices=1 if exclusive else cards,
+    )
+    world = World(spec)
+    result = world.run([_job(number) for number in range(JOBS + 1)])
+    counted = [job for job in result.jobs if job.job_id != _job(0).job_id]
+    seconds = fmean((job.finished_at or 0.0) - job.submitted_at for job in counted)
+    activations = sum(bool(row.activation) for row in result.stages if row.job_id != _job(0).job_id)
+    return seconds, activations / len(counted)
+
+
+def _one_model_each(fleet: FleetSpec, profiles: Sequence[ModelProfile]) -> FleetSpec:
+    nodes = {
+        name: replace(node, models=(profile.model,))
+        for (name, node), profile in zip(fleet.nodes.items(), profiles, strict=True)
+    }
+    return replace(fleet, nodes={NodeName(name): node for name, node in nodes.items()})
+
+
+def _job(number: int) -> JobPlan:
+    calls = [Call("agent", (ModelName(m),), PROMPT_TOKENS, OUTPUT_TOKENS) for m in CALLS]
+    return JobPlan(
+        JobId(f"trip{number:03d}"),
+        agent_workflow("travel"),
+        ServiceClass.INTERACTIVE,
+        _GAP_S * number,
+        agent_calls(calls),
+    )
