@@ -230,7 +230,7 @@ def _numbers(stage: StageInput) -> list[float]:
         stage.prompt_tokens - history.prev_prompt_tokens,
         math.log1p(history.first_prompt_tokens),
         float(len(first)),
-        float(sum(char.isdigit() for char in first)),
+        float(text_features.count_digits(first)),
         *(float(getattr(history, name)) for name in _HISTORY_NUMBERS),
         *text_features.surface_features(stage.tail),
     ]

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from maestroctl.predict.embedding import FloatArray, WindowEmbedder, pool, split_windows
 from maestroctl.predict.gbm import DoubleArray
 from maestroctl.predict.text_cut import MAX_TAIL_CHARS
+from maestroctl.predict.text_features import count_digits
 
 _PENALTIES = (0.1, 1.0)
 _RIDGE = 30.0
@@ -90,7 +91,7 @@ class SemanticRouter:
         pooled = pool(windows, self.embedder.encoder.dimension)
         length = float(np.linalg.norm(pooled))
         unit = pooled / length if length > 0 else pooled
-        digits = sum(char.isdigit() for char in question) / (len(question) + 1)
+        digits = count_digits(question) / (len(question) + 1)
         extra = np.array([math.log1p(len(question)) / 8, digits, 1.0], dtype=np.float32)
         return np.concatenate([unit, extra])
 

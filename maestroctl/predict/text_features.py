@@ -71,4 +71,9 @@ def surface_features(tail: str) -> list[float]:
     ]
 
 
+def count_digits(text: str) -> int:
+    """ASCII digits of a text; ten scans in C are faster than one in Python."""
+    return sum(map(text.count, "0123456789"))
+
+
 _BRACKETS = frozenset("{}[]()<>\"'")

@@ -91,12 +91,17 @@ def _read_jobs(path: Path) -> Iterator[TraceJob]:
 
 
 def _read_lines(path: Path) -> Iterator[str]:
-    with path.open("rb") as raw:
-        if path.suffix != ".zst":
-            yield from io.TextIOWrapper(raw, encoding="utf-8")
-            return
-        reader = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(raw)
-        yield from io.TextIOWrapper(reader, encoding="utf-8")
+    if path.suffix != ".zst":
+        with path.open(encoding="utf-8") as lines:
+            yield from lines
+        return
+    unpacker = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+    with (
+        path.open("rb") as raw,
+        unpacker.stream_reader(raw) as reader,
+        io.TextIOWrapper(reader, encoding="utf-8") as lines,
+    ):
+        yield from lines
 
 
 def job_from_rows(rows: list[dict[str, Any]]) -> TraceJob:
