@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -30,41 +30,66 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM or SIGHUP came; handled like Ctrl-C, so that the same things are put away."""
 
 
-def run_async(work: Coroutine[Any, Any, T]) -> T:
+def run_async(work: Coroutine[Any, Any, T], *, on_second: Callable[[], None] | None = None) -> T:
     """Run a command's coroutine on the same kind of loop that the servers use.
 
-    The first Ctrl-C, SIGTERM or SIGHUP cancels it, so that it can put things away; a second
-    Ctrl-C ends it at once.
+    The first Ctrl-C, SIGTERM or SIGHUP cancels it, so that it can put things away. A second Ctrl-C
+    ends the process at once.
+
+    Args:
+        on_second: called at each further Ctrl-C in place of ending the process; what it does has
+            to make the putting away quick.
 
     Raises:
         KeyboardInterrupt: it was interrupted.
     """
     import uvloop
 
-    terminated = False
+    signals = _Signals(on_second)
 
     async def main() -> T:
         task = asyncio.ensure_future(work)
-
-        def terminate() -> None:
-            nonlocal terminated
-            terminated = True
-            task.cancel()
-
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            # Only the main thread can; tests may run a command elsewhere.
-            with contextlib.suppress(RuntimeError, ValueError):
-                loop.add_signal_handler(number, terminate)
+        signals.listen(task)
         return await task
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(main())
     except asyncio.CancelledError:
-        if terminated:
-            raise Terminated from None
-        raise
+        if signals.first is None:
+            raise
+        raise KeyboardInterrupt if signals.first is signal.SIGINT else Terminated from None
+
+
+class _Signals:
+    """Turns signals into a cancellation, once.
+
+    Attributes:
+        first: the signal that came first.
+    """
+
+    def __init__(self, on_second: Callable[[], None] | None) -> None:
+        self.first: signal.Signals | None = None
+        self._on_second = on_second
+
+    def listen(self, task: asyncio.Future[Any]) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Only the main thread can; a test may run a command elsewhere.
+            with contextlib.suppress(RuntimeError, ValueError):
+                loop.add_signal_handler(number, self._take, number, task, loop)
+
+    def _take(
+        self, number: signal.Signals, task: asyncio.Future[Any], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        if self.first is None:
+            self.first = number
+            task.cancel()
+            if self._on_second is None:
+                loop.remove_signal_handler(signal.SIGINT)
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+        elif self._on_second is not None and number is signal.SIGINT:
+            self._on_second()
 
 
 def read_text_argument(value: str) -> str:

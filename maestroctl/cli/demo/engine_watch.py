@@ -30,6 +30,7 @@ _BEGINS = {
     EngineStatus.FALLING_ASLEEP: Transition.SLEEP,
     EngineStatus.STOPPING: Transition.STOP,
 }
+_HOPELESS_STARTS = 2
 _ENDS_WELL = {
     Transition.START: frozenset({EngineStatus.ACTIVE, EngineStatus.IDLE}),
     Transition.WAKE: frozenset({EngineStatus.ACTIVE, EngineStatus.IDLE}),
@@ -61,13 +62,15 @@ class EngineWatch:
     Attributes:
         times: seconds of every transition that ended well, in order.
         most_awake: the most engines that were seen awake at once.
-        failures: what engines said when they failed, by model.
+        failures: what engines said when they last failed, by model.
+        failed_starts: by model.
     """
 
     engines: dict[str, EngineView]
     times: dict[Transition, list[float]] = field(default_factory=dict)
     most_awake: int = 0
     failures: dict[str, str] = field(default_factory=dict)
+    failed_starts: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, models: Iterable[str]) -> EngineWatch:
@@ -86,6 +89,14 @@ class EngineWatch:
         awake = sum(view.status.is_awake for view in self.engines.values())
         self.most_awake = max(self.most_awake, awake)
         return lines
+
+    @property
+    def hopeless(self) -> str | None:
+        """Why a model will not come up: it failed to start more than once."""
+        for model, count in self.failed_starts.items():
+            if count >= _HOPELESS_STARTS:
+                return f"{model} does not start: {self.failures.get(model, 'no reason was given')}"
+        return None
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """Count, median, least and most seconds of each kind of transition that was seen."""
@@ -110,7 +121,7 @@ class EngineWatch:
     def _see_engine(self, view: EngineView, engine: EngineSnapshot | None, now_s: float) -> str:
         status = EngineStatus.STOPPED if engine is None else engine.status
         view.num_running = 0 if engine is None else engine.num_running
-        if engine is not None and engine.failure and status is EngineStatus.FAILED:
+        if engine is not None and engine.failure:
             self.failures[view.model] = engine.failure
         if status is view.status:
             return ""
@@ -131,6 +142,8 @@ class EngineWatch:
         if ended is None:
             return ""
         if status not in _ENDS_WELL[ended]:
+            if ended is Transition.START:
+                self.failed_starts[view.model] = self.failed_starts.get(view.model, 0) + 1
             return f"{view.model}: {ended} ended as {status}"
         self.times.setdefault(ended, []).append(took_s)
         return f"{view.model}: {ended} done in {took_s:.1f} s"

@@ -7,12 +7,14 @@ seen as a descendant of this process, and is still there at the very end, is end
 from __future__ import annotations
 
 import contextlib
+import time
 
 import psutil
 
 _POLITE_S = 15.0
 """A node daemon that gets SIGTERM stops its engines within this."""
 _KILL_S = 5.0
+_POLL_S = 0.05
 
 
 class ProcessFamily:
@@ -42,19 +44,29 @@ class ProcessFamily:
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.terminate()
-        psutil.wait_procs(left, timeout=_POLITE_S)
+        self._wait(_POLITE_S)
         self.kill()
         return len(left)
 
     def kill(self) -> None:
         """End whoever is left, at once. Blocks until they are gone."""
+        self.kill_now()
+        self._wait(_KILL_S)
+
+    def kill_now(self) -> None:
+        """The same without waiting, from within an event loop."""
         with contextlib.suppress(psutil.Error):
             self.look()
-        left = self.alive()
-        for process in left:
+        for process in self.alive():
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(left, timeout=_KILL_S)
+
+    def _wait(self, limit_s: float) -> None:
+        """Until nobody runs. Looks only: to wait for a child is to take its exit code away from
+        the event loop that waits for it too."""
+        deadline_s = time.monotonic() + limit_s
+        while self.alive() and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
 
 
 def _runs(process: psutil.Process) -> bool:

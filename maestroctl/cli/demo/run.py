@@ -113,19 +113,22 @@ class _Session:
         self._view = view
         self._result = DemoResult(plan, screen.engines)
         self._ended: dict[str, asyncio.Event] = {}
+        self._hopeless: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> DemoResult:
         async with self._watching():
             work = asyncio.ensure_future(self._work())
             try:
-                both: set[asyncio.Future[Any]] = {work, self._coordinator.failed}
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                ends: set[asyncio.Future[Any]] = {work, self._coordinator.failed, self._hopeless}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 if not work.done():
                     work.cancel()
                     await asyncio.wait({work})
             if self._coordinator.failed.done():
                 self._coordinator.failed.result()
+            if self._hopeless.done():
+                raise EngineError(self._hopeless.result())
             return work.result()
 
     async def _work(self) -> DemoResult:
@@ -235,6 +238,9 @@ class _Session:
         for snapshot in self._control.nodes():
             for line in self._screen.engines.see(snapshot, self._screen.now_s()):
                 self._view.line(line)
+        reason = self._screen.engines.hopeless
+        if reason is not None and not self._hopeless.done():
+            self._hopeless.set_result(reason)
 
     async def _look(self) -> None:
         while True:

@@ -30,6 +30,8 @@ from maestroctl.live.models.sources import PreparedModel, prepare_model
 
 _PREFIX = "maestroctl-demo-"
 _OWNER = "owner.pid"
+_LONGEST_DIR = 40
+"""Characters; the kernel allows 107 for a socket, of which the demo's own folders take 50."""
 _STALE_S = 120.0
 """A folder whose demo was killed is removed after this; its daemon has ended by then."""
 
@@ -41,11 +43,13 @@ class DemoBase:
     Attributes:
         engine: its environment is there.
         version: for people.
+        free_bytes: free memory to reckon with; None = what is read.
     """
 
     engine: EngineSpec
     prepared: PreparedModel
     version: str
+    free_bytes: int | None = None
 
 
 def show_demo(*, as_json: bool, base: DemoBase | None = None) -> ExitCode:
@@ -63,7 +67,7 @@ def show_demo(*, as_json: bool, base: DemoBase | None = None) -> ExitCode:
     base = base or _find_base()
     device = gpu.read_gpus()[:1] if base.engine.kind is EngineKind.VLLM else []
     reading = device[0] if device else gpu.read_cpu()
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_temporary_dir()))
     (folder / _OWNER).write_text(str(os.getpid()))
     family = ProcessFamily()
     try:
@@ -71,14 +75,14 @@ def show_demo(*, as_json: bool, base: DemoBase | None = None) -> ExitCode:
             base.engine,
             base.prepared,
             folder,
-            free_bytes=reading.free_bytes,
+            free_bytes=base.free_bytes or reading.free_bytes,
             device_kind="cuda" if device else "cpu",
         )
         console = terminal.err if as_json else terminal.out
         console.print(report.introduction(plan, base.version, reading.description), markup=False)
-        result = run_async(_run(plan, folder, family, as_json=as_json))
+        # A second Ctrl-C kills the engines; what waits for them to stop then ends by itself.
+        result = run_async(_run(plan, folder, family, as_json=as_json), on_second=family.kill_now)
     finally:
-        # A second Ctrl-C lands here with everything still running.
         family.kill()
         shutil.rmtree(folder, ignore_errors=True)
     if as_json:
@@ -123,9 +127,15 @@ def _find_base() -> DemoBase:
     return run_async(look())
 
 
+def _temporary_dir() -> Path:
+    """Where folders of demos lie: a Unix socket below must not get too long a path."""
+    usual = Path(tempfile.gettempdir())
+    return usual if len(os.fsencode(usual)) <= _LONGEST_DIR else Path("/tmp")
+
+
 def _remove_stale() -> None:
     """Remove folders of demos that were killed outright."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for folder in _temporary_dir().glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError, ValueError):
             stat = folder.stat()
             if stat.st_uid != os.getuid() or time.time() - stat.st_mtime < _STALE_S:
