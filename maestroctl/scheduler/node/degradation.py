@@ -106,6 +106,8 @@ class LruDegradation:
     ) -> DegradationPlan | None:
         """See `DegradationPolicy`."""
         able = [view for view in ranked if may_drain or not view.busy]
+        if not partial and not self._could_free(deficit, able):
+            return None
         chosen = _Selection(deficit, host_free_bytes)
         for level in range(LEVEL_SLEEP, self._max_level + 1):
             for view in able:
@@ -115,6 +117,24 @@ class LruDegradation:
         chosen.drop_redundant()
         return chosen.plan(ranked)
 
+    def _could_free(self, deficit: Mapping[DeviceName, int], able: Sequence[VictimView]) -> bool:
+        """Would the deficit be covered if everybody went as far as levels allow?"""
+        for device, missing in deficit.items():
+            for view in able:
+                missing -= max(
+                    (
+                        choice.freed_bytes.get(device, 0)
+                        for choice in view.choices
+                        if choice.level <= self._max_level
+                    ),
+                    default=0,
+                )
+                if missing <= 0:
+                    break
+            else:
+                return False
+        return True
+
 
 class _Selection:
     """A choice per engine, what they free together, and whether that is enough."""
@@ -123,9 +143,22 @@ class _Selection:
         self._deficit = deficit
         self._host_free = host_free_bytes
         self._chosen: dict[EngineId, GiveWayChoice] = {}
+        self._freed: dict[DeviceName, int] = {}  # invariant: the sum over `_chosen`
 
     def freed_bytes(self, device: DeviceName) -> int:
-        return sum(choice.freed_bytes.get(device, 0) for choice in self._chosen.values())
+        return self._freed.get(device, 0)
+
+    def _put(self, engine_id: EngineId, choice: GiveWayChoice) -> None:
+        self._take_out(engine_id)
+        self._chosen[engine_id] = choice
+        for device, num_bytes in choice.freed_bytes.items():
+            self._freed[device] = self._freed.get(device, 0) + num_bytes
+
+    def _take_out(self, engine_id: EngineId) -> None:
+        present = self._chosen.pop(engine_id, None)
+        if present is not None:
+            for device, num_bytes in present.freed_bytes.items():
+                self._freed[device] -= num_bytes
 
     def is_enough(self) -> bool:
         return all(self.freed_bytes(device) >= missing for device, missing in self._deficit.items())
@@ -140,7 +173,7 @@ class _Selection:
             if self.is_enough() or choice.level > max_level:
                 return
             if self._helps(view.engine_id, choice) and self._host_has_room(view.engine_id, choice):
-                self._chosen[view.engine_id] = choice
+                self._put(view.engine_id, choice)
 
     def _host_has_room(self, engine_id: EngineId, choice: GiveWayChoice) -> bool:
         """A choice that takes host memory must find it free, or freed by the others chosen."""
@@ -164,10 +197,10 @@ class _Selection:
         """Leave out, first chosen first, whatever the rest can do without."""
         if not self.is_enough():
             return
-        for engine_id in list(self._chosen):
-            choice = self._chosen.pop(engine_id)
+        for engine_id, choice in list(self._chosen.items()):
+            self._take_out(engine_id)
             if not self.is_enough() or self._host_overdrawn():
-                self._chosen[engine_id] = choice
+                self._put(engine_id, choice)
 
     def _host_overdrawn(self) -> bool:
         return self._host_free + self.freed_bytes(HOST_DEVICE) < 0

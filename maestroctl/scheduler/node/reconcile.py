@@ -54,9 +54,9 @@ from maestroctl.scheduler.node.transitions import (
     begin_wake,
 )
 from maestroctl.scheduler.node.victims import (
+    VictimPool,
     is_immovable,
     may_sleep_once_served,
-    rank_victims,
     view_victim,
 )
 
@@ -127,6 +127,7 @@ class _Pass:
     def __init__(self, state: NodeState) -> None:
         self._state = state
         self._room = Room(state)
+        self._victims = VictimPool(state)
         self._group_timers: list[EngineId] = []
         self._later: tuple[EngineId, ...] = ()  # engines whose claims come after the one in hand
 
@@ -149,10 +150,11 @@ class _Pass:
                 self._serve(claim)
         call_off_unconfirmed(state)
         self._drop_group_timers()
-        state.contended = bool(
-            state.books.overrun
-            or list_claims(state)
-            or any(engine.give_way is not None for engine in state.engines.values())
+        state.contended = bool(state.books.overrun) or any(
+            engine.give_way is not None
+            or (not engine.status.is_awake and (engine.waiting or engine.running))
+            or engine.requests
+            for engine in state.engines.values()
         )
 
     def _serve(self, claim: Claim) -> None:
@@ -221,7 +223,7 @@ class _Pass:
         """The plan of least impact over the options, and the option it is for."""
         state, room = self._state, self._room
         later = self._later if may_drain else ()
-        ranked = rank_victims(state, claim.engine.engine_id, later, claim.since_s)
+        ranked = self._victims.rank(claim.engine.engine_id, later, claim.since_s)
         found = []
         for option in options:
             short = room.shortage(claim.engine, option, coming=True)
@@ -294,7 +296,7 @@ class _Pass:
         short = {d: n for d, n in self._room.overrun().items() if d in engine.devices}
         if not short:
             return
-        ranked = rank_victims(state, engine.engine_id, self._later, claim.since_s)
+        ranked = self._victims.rank(engine.engine_id, self._later, claim.since_s)
         plan = state.degradation.plan(short, ranked, self._room.host_free_bytes(), may_drain=True)
         if plan is not None and state.now_s >= claim.force_after_s:
             reason = f"overrun under {engine.engine_id}"
@@ -321,7 +323,7 @@ class _Pass:
         short = self._room.overrun()
         if not short:
             return
-        ranked = rank_victims(state, None)
+        ranked = self._victims.rank(None)
         host_free = self._room.host_free_bytes()
         plan = state.degradation.plan(short, ranked, host_free, may_drain=False, partial=True)
         if plan is not None and plan.steps:

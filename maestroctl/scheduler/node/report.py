@@ -11,7 +11,7 @@ from maestroctl.scheduler.node.engine_state import EngineState
 from maestroctl.scheduler.node.residency import VictimView
 from maestroctl.scheduler.node.stages import COOL_DOWN_S
 from maestroctl.scheduler.node.state import NodeState
-from maestroctl.scheduler.node.victims import rank_victims
+from maestroctl.scheduler.node.victims import VictimPool
 
 MAX_CURVE_POINTS = 8
 S = EngineStatus
@@ -91,7 +91,7 @@ def make_curve(state: NodeState) -> tuple[tuple[int, float], ...]:
     For the device on which most can be freed; levels 1 and 2 on idle engines, in the order of the
     residency policy.
     """
-    ranked = [view for view in rank_victims(state, None) if not view.busy]
+    ranked = [view for view in VictimPool(state).rank(None) if not view.busy]
     curves = [_curve_of(device, ranked) for device in state.compute_devices()]
     best = max(curves, key=lambda points: points[-1][0] if points else 0, default=[])
     step = -(-len(best) // MAX_CURVE_POINTS) or 1

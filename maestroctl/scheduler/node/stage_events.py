@@ -180,9 +180,10 @@ def _hold(state: NodeState, engine: EngineState, stage: StageState) -> None:
     state.journal.note(state.now_s, engine.engine_id, stage.stage_id, "held")
     if state.is_open(engine):
         return  # waits for a slot: whoever leaves forwards it
-    state.dirty = True
-    state.changed = state.changed or first
     state.record("admit", stage.stage_id, engine.engine_id, f"held: engine is {engine.status}")
+    if first:  # the others are part of the claim that the first one makes
+        state.dirty = True
+        state.changed = True
 
 
 def _refuse_offer(

@@ -22,33 +22,57 @@ REUSE_DECAY_S = 300.0  # an engine idle this long is used again soon with chance
 _AWAKE = (S.IDLE, S.ACTIVE, S.DRAINING)
 
 
-def rank_victims(
-    state: NodeState,
-    requester: EngineId | None,
-    later: Collection[EngineId] = (),
-    since_s: float | None = None,
-) -> list[VictimView]:
-    """Engines that may give way, first to go first.
+class VictimPool:
+    """Engines that may give way, ranked once for one reconciliation pass."""
 
-    Args:
-        state: of the node.
-        requester: whose need it is; None when it is the budget's.
-        later: engines whose own waiters come after the requester's: asleep, they may be stopped.
-        since_s: since when the requester waits: starts for younger waiters may be called off.
-    """
-    views = [
-        view_victim(engine, state.now_s)
-        for engine in state.engines.values()
-        if engine.engine_id != requester and _may_give_way(state, engine, later, since_s)
-    ]
-    return state.residency.rank_victims(views, state.now_s)
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
+        self._ranked: list[VictimView] | None = None
+
+    def rank(
+        self,
+        requester: EngineId | None,
+        later: Collection[EngineId] = (),
+        since_s: float | None = None,
+    ) -> list[VictimView]:
+        """Those that may give way for `requester`, first to go first.
+
+        Args:
+            requester: whose need it is; None when it is the budget's.
+            later: engines whose own waiters come after the requester's: asleep, they may be
+                stopped.
+            since_s: since when the requester waits: starts for younger waiters may be called off.
+        """
+        engines = self._state.engines
+        return [
+            view
+            for view in self._all()
+            if view.engine_id != requester
+            and _may_give_way(engines[view.engine_id], later, since_s)
+        ]
+
+    def _all(self) -> list[VictimView]:
+        """Every engine that anybody could ask, in order.
+
+        Nothing that a pass does makes a view wrong: an engine that is told to give way, or begins
+        a transition, is no candidate any more.
+        """
+        if self._ranked is None:
+            state = self._state
+            views = [
+                view_victim(engine, state.now_s)
+                for engine in state.engines.values()
+                if engine.abilities.managed
+                and not engine.pinned
+                and state.books.holding(engine.engine_id)
+                and (engine.pending is None or engine.status is S.STARTING)
+                and engine.status is not S.STOPPING
+            ]
+            self._ranked = state.residency.rank_victims(views, state.now_s)
+        return self._ranked
 
 
-def _may_give_way(
-    state: NodeState, engine: EngineState, later: Collection[EngineId], since_s: float | None
-) -> bool:
-    if not engine.abilities.managed or engine.pinned:
-        return False
+def _may_give_way(engine: EngineState, later: Collection[EngineId], since_s: float | None) -> bool:
     if engine.num_protected and engine.running:
         return False  # its stages are held back by an overrun otherwise: it may have to make room
     if engine.give_way is not None and engine.give_way.confirmed:
@@ -56,7 +80,7 @@ def _may_give_way(
     if engine.status is S.STARTING:
         wanted_s = engine.wanted_since_s()
         return wanted_s is None or (since_s is not None and since_s < wanted_s)
-    if engine.pending is not None or not state.books.holding(engine.engine_id):
+    if engine.pending is not None:
         return False
     if engine.status in (S.SLEEPING, S.SUSPENDED):
         wanted = engine.wanted_since_s() is not None and engine.engine_id not in later
