@@ -8,7 +8,15 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from maestroctl.errors import ConfigError
-from maestroctl.experiments import colocation, overcommit, queue_time, routing, slo_sweep
+from maestroctl.experiments import (
+    colocation,
+    error_tolerance,
+    overcommit,
+    preemption,
+    queue_time,
+    routing,
+    slo_sweep,
+)
 from maestroctl.experiments.harness import Experiment, Progress, Runner, Scale
 from maestroctl.sim.traces import load_jobs
 from maestroctl.sim.workload import JobSource
@@ -17,10 +25,12 @@ Run = Callable[[Scale, JobSource, Runner], Experiment]
 
 EXPERIMENTS: Mapping[str, Run] = {
     "slo_sweep": slo_sweep.run,
+    "preemption": preemption.run,
     "queue_time": queue_time.run,
     "overcommit": overcommit.run,
     "colocation": colocation.run,
     "routing": routing.run,
+    "error_tolerance": error_tolerance.run,
 }
 
 

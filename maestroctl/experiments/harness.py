@@ -16,7 +16,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from maestroctl.domain.policy import PolicySpec
-from maestroctl.scheduler.registry import ORDERINGS, ROUTINGS
+from maestroctl.scheduler.ordering.base import OrderingPolicy
+from maestroctl.scheduler.registry import ORDERINGS, ROUTINGS, make_ordering
 from maestroctl.sim.config import SimulationSpec
 from maestroctl.sim.jobs import JobPlan
 from maestroctl.sim.report import summarize
@@ -118,11 +119,21 @@ class Runner:
         self._plans: tuple[object, list[JobPlan]] | None = None
         self.num_runs = 0
 
-    def run(self, spec: SimulationSpec, label: str) -> dict[str, Any]:
-        """One run; the figures of `sim.report.summarize`."""
+    def run(
+        self,
+        spec: SimulationSpec,
+        label: str,
+        wrap: Callable[[OrderingPolicy], OrderingPolicy] | None = None,
+    ) -> dict[str, Any]:
+        """One run; the figures of `sim.report.summarize`.
+
+        Args:
+            wrap: makes an ablation out of the ordering policy that `spec` names.
+        """
         plans = self._jobs(spec)
         began = time.perf_counter()
-        world = World(spec.world, spec.error)
+        ordering = wrap(make_ordering(spec.world.fleet.policy)) if wrap is not None else None
+        world = World(spec.world, spec.error, ordering=ordering)
         gc.disable()  # a run makes no cyclic garbage while it lasts
         try:
             result = world.run(plans)

@@ -64,6 +64,7 @@ from maestroctl.scheduler.events import (
     TimerFired,
     ToolsRan,
 )
+from maestroctl.scheduler.ordering.base import OrderingPolicy
 from maestroctl.scheduler.registry import make_model_choice, make_ordering, make_routing
 from maestroctl.scheduler.routing.fleet_state import FleetState
 from maestroctl.scheduler.routing.look_ahead import LookAhead
@@ -78,6 +79,7 @@ class CoordinatorCore:
         epoch: of this coordinator; higher than any before it on the same state.
         max_queued: stages that may wait here; past that new ones are rejected.
         look_ahead: advice on what workflows need next; None = none is given.
+        ordering: in place of the policy that `[policy]` names.
 
     Raises:
         ConfigError: an unknown policy name.
@@ -90,9 +92,10 @@ class CoordinatorCore:
         *,
         max_queued: int = 100_000,
         look_ahead: LookAhead | None = None,
+        ordering: OrderingPolicy | None = None,
     ) -> None:
         policy = fleet.policy
-        self._ordering = make_ordering(policy)
+        self._ordering = ordering or make_ordering(policy)
         self._model_choice = make_model_choice(policy)
         self._tables = tables = CoordinatorTables(FleetState(epoch), JobTable(self._job_gone))
         self._timers = Timers()

@@ -13,6 +13,7 @@ from maestroctl.domain.records import DecisionRecord
 from maestroctl.errors import InvariantViolation
 from maestroctl.scheduler.coordinator_core import CoordinatorCore
 from maestroctl.scheduler.events import CoordinatorEvent
+from maestroctl.scheduler.ordering.base import OrderingPolicy
 from maestroctl.scheduler.routing.look_ahead import LookAhead
 from maestroctl.sim.coordinator_host import SimCoordinator
 from maestroctl.sim.jobs import JobPlan, JobRow, StageRow
@@ -74,6 +75,7 @@ class World:
         error: of the predictions.
         record: told of every decision of every core.
         listen: told of every event the coordinator's core is handed.
+        look_ahead, ordering: as for `CoordinatorCore`.
     """
 
     def __init__(
@@ -84,10 +86,13 @@ class World:
         record: Callable[[DecisionRecord], None] | None = None,
         listen: Callable[[CoordinatorEvent, float], None] | None = None,
         look_ahead: LookAhead | None = None,
+        ordering: OrderingPolicy | None = None,
     ) -> None:
         self.loop = EventLoop()
         fleet = spec.fleet
-        core = CoordinatorCore(fleet, 1, max_queued=10_000_000, look_ahead=look_ahead)
+        core = CoordinatorCore(
+            fleet, 1, max_queued=10_000_000, look_ahead=look_ahead, ordering=ordering
+        )
         self.nodes: dict[NodeName, SimNode] = {}
         self.coordinator = SimCoordinator(
             self.loop, core, self.nodes, Predictor(error or PredictionError()), record, listen
