@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -58,6 +60,22 @@ async def test_connections_are_used_again_one_request_at_a_time(listen) -> None:
     assert len(pool._all) == 1
     answers = await asyncio.gather(*(pool.post("/", b"%d" % i, {"Key": ""}) for i in range(20)))
     assert [await answer.read() for answer in answers] == [b"%d" % i for i in range(20)]
+
+
+async def test_closed_connections_leave_nothing_for_the_collector(listen) -> None:  # type: ignore[no-untyped-def]
+    pool = await listen(echo)
+    gc.collect()
+    gc.disable()
+    try:
+        answers = await asyncio.gather(*(pool.post("/", b"x", {"Key": ""}) for _ in range(20)))
+        assert [await answer.read() for answer in answers] == [b"x"] * 20
+        alive = [weakref.ref(connection) for connection in pool._all]
+        assert len(alive) == 20
+        answers.clear()
+        pool.close()
+        await until(lambda: not any(one() for one in alive))
+    finally:
+        gc.enable()
 
 
 async def test_idle_connections_are_closed_without_another_request(  # type: ignore[no-untyped-def]

@@ -125,13 +125,19 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._response: Response | None = None
         self._head: asyncio.Future[Response] | None = None
+        self._parser: httptools.HttpResponseParser | None = None
         self._reading_paused = False
         self.idle_since_s = 0.0
         self.is_closed = False
 
     def send(self, data: list[bytes]) -> asyncio.Future[Response]:
-        """Send a request; resolved when the head of the answer is there."""
-        assert self._transport is not None
+        """Send a request; resolved when the head of the answer is there.
+
+        Raises:
+            HopError: the peer has closed the connection meanwhile.
+        """
+        if self._transport is None:
+            raise HopError("the peer closed the connection before it was asked")
         self._parser = httptools.HttpResponseParser(self)
         self._response = Response(self)
         self._head = asyncio.get_running_loop().create_future()
@@ -165,6 +171,7 @@ class _Connection(asyncio.Protocol):
         if self._response is None:  # nothing was asked: the peer is confused
             self.abort()
             return
+        assert self._parser is not None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as exc:
@@ -180,6 +187,8 @@ class _Connection(asyncio.Protocol):
         elif response is not None:
             where = "in the middle of its answer" if response.status else "without an answer"
             self._fail(HopError(f"the peer closed the connection {where}"))
+        # These refer back to this object; the cycles of a burst would wait for the collector.
+        self._transport = self._parser = self._head = None
 
     # --- httptools ------------------------------------------------------------------------------
 
@@ -188,10 +197,11 @@ class _Connection(asyncio.Protocol):
         self._response.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        response, head = self._response, self._head
+        response, head, parser = self._response, self._head, self._parser
         assert response is not None
         assert head is not None
-        response.status = self._parser.get_status_code()
+        assert parser is not None
+        response.status = parser.get_status_code()
         length = response.headers.get("content-length")
         response.content_length = int(length) if length is not None else None
         if response.status >= 200 and not head.done():
@@ -214,7 +224,8 @@ class _Connection(asyncio.Protocol):
         response, self._response = self._response, None
         assert response is not None
         response.finish(None)
-        if not self.is_closed and self._parser.should_keep_alive():
+        self._head = None
+        if not self.is_closed and self._parser is not None and self._parser.should_keep_alive():
             self.resume_reading()
             self._pool.give_back(self)
         else:
@@ -341,5 +352,6 @@ class HttpPool:
                     ssl=self._tls,
                     server_hostname=server_hostname,
                 )
-        self._all.add(connection)
+        if not connection.is_closed:
+            self._all.add(connection)
         return connection

@@ -77,7 +77,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[Request] = []
         self._drained: asyncio.Future[None] | None = None
@@ -93,6 +93,7 @@ class _Connection(asyncio.Protocol):
         self._server.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
+        assert self._parser is not None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -100,7 +101,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._server.lost(self)
-        self._transport = None
+        # Both refer back to this object; the cycles of a burst would wait for the collector.
+        self._transport = self._parser = None
         self._waiting.clear()
         self.resume_writing()
         if self._task is not None:

@@ -28,6 +28,8 @@ _QUIET = {
     "LITELLM_LOG": "ERROR",
     "LITELLM_MODE": "PRODUCTION",
     "NO_PROXY": "127.0.0.1",
+    # Neither side asks for a key; newer versions want this said twice.
+    "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
 }
 
 
