@@ -33,7 +33,8 @@ ORACLES = ("oracle_srtf", "oracle_stjf", "oracle_slo")
 POLICIES = (*BASELINES, "workflow_srtf", OURS, *ORACLES)
 EDF_TARGET, EDF_TOLERANCE, FCFS_LIMIT = 0.50, 0.03, 0.15
 MAX_NODES = 16
-_FACTORS = (1.2, 40.0)
+_FACTORS = (1.2, 10.0)
+"""Deadline factors that are looked at: a user waits up to ten times the idle time, not forty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def _calibrate_factor(
 
     low, high = _FACTORS
     if attained("edf", high) < EDF_TARGET - EDF_TOLERANCE:
-        return None  # overloaded: the factor would only measure how long the run is
+        return None  # too few nodes: not even the loosest deadline helps
     for _ in range(12):
         factor = (low * high) ** 0.5
         edf = attained("edf", factor)

@@ -58,7 +58,7 @@ def make_spec(stages: int, ordering: str, data: Path | None) -> SimulationSpec:
 
 
 def main() -> None:
-    """Run and print one JSON document; exit code 1 when it took too long."""
+    """Run and print one JSON document; exit code 1 when it took more than `TARGET_S` of one core."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--stages", type=int, default=STAGES)
     parser.add_argument("--ordering", default="fcfs")
@@ -68,6 +68,7 @@ def main() -> None:
     seconds = figures["seconds"]
     document = {
         "seconds": round(seconds, 2),
+        "cpu_seconds": round(figures["cpu_seconds"], 2),
         "target_s": TARGET_S,
         "stages": figures["all"]["stages"],
         "jobs": figures["all"]["jobs"],
@@ -77,7 +78,7 @@ def main() -> None:
         "busy": figures["busy"],
     }
     sys.stdout.write(json.dumps(document, indent=1) + "\n")
-    if options.stages == STAGES and seconds > TARGET_S:
+    if options.stages == STAGES and figures["cpu_seconds"] > TARGET_S:
         sys.exit(1)
 
 

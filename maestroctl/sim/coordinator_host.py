@@ -148,13 +148,16 @@ class SimCoordinator:
         self._handling = False
 
     def _observe(self, event: CoordinatorEvent, now_s: float) -> None:
-        if isinstance(event, StageStarted):
+        kind = type(event)
+        if kind is StageStarted:
+            assert isinstance(event, StageStarted)
             stage = self._stages.get(event.stage_id)
             if stage is not None and stage.row.attempt == event.attempt:
                 stage.row.first_byte_at = now_s
-        elif isinstance(event, StageEnded) and event.usage is not None:
+        elif kind is StageEnded:
+            assert isinstance(event, StageEnded)
             stage = self._stages.get(event.stage_id)
-            if stage is not None:
+            if stage is not None and event.usage is not None:
                 stage.row.output_tokens = event.usage.output_tokens
 
     def _carry_out(self, effect: CoordinatorEffect, now_s: float) -> None:
@@ -309,3 +312,5 @@ class SimCoordinator:
         row.status, row.reason, row.finished_at = effect.status, effect.reason, now_s
         self.jobs.append(row)
         self.num_open -= 1
+        if not self.num_open:
+            self._loop.stop()

@@ -35,29 +35,37 @@ class EventLoop:
         num_events: events that happened.
     """
 
-    __slots__ = ("_heap", "_number", "now_s", "num_events")
+    __slots__ = ("_heap", "_number", "_stopped", "now_s", "num_events")
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self.num_events = 0
         self._heap: list[tuple[float, int, Handle]] = []
         self._number = 0
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Let `run` return after the event in hand."""
+        self._stopped = True
 
     def at(self, at_s: float, action: Action, *args: Any) -> Handle:
         """Call `action(*args)` at `at_s`, or now (after what is pending now) when that is past."""
         handle = Handle(action, args)
         self._number += 1
-        heappush(self._heap, (max(at_s, self.now_s), self._number, handle))
+        if at_s < self.now_s:
+            at_s = self.now_s
+        heappush(self._heap, (at_s, self._number, handle))
         return handle
 
     def after(self, delay_s: float, action: Action, *args: Any) -> Handle:
         """Call `action(*args)` in `delay_s` seconds."""
         return self.at(self.now_s + delay_s, action, *args)
 
-    def run(self, stop: Callable[[], bool] | None = None, until_s: float = float("inf")) -> None:
-        """Let events happen until none is left, `stop()` holds or `until_s` is reached."""
+    def run(self, until_s: float = float("inf")) -> None:
+        """Let events happen until none is left, `stop` is called or `until_s` is reached."""
         heap = self._heap
-        while heap and heap[0][0] <= until_s:
+        self._stopped = False
+        while heap and not self._stopped and heap[0][0] <= until_s:
             at_s, _, handle = heappop(heap)
             action = handle.action
             if action is None:
@@ -65,8 +73,6 @@ class EventLoop:
             self.now_s = at_s
             self.num_events += 1
             action(*handle.args)
-            if stop is not None and stop():
-                return
 
 
 class Timers:

@@ -54,6 +54,7 @@ class Predictor:
     def __init__(self, error: PredictionError) -> None:
         self._error = error
         self._residuals = tuple(sorted(error.residuals))
+        self._q90_factor = math.exp(self._to_q90())
 
     def remaining(self, plan: JobPlan) -> dict[Run, list[int]]:
         """Output tokens from each call on, as if runs came one after the other."""
@@ -82,7 +83,7 @@ class Predictor:
         left = remaining_tokens * math.exp(total)
         return Prediction(
             output_q50=q50,
-            output_q90=q50 * math.exp(self._to_q90()),
+            output_q90=q50 * self._q90_factor,
             p_tool=1.0 if call.tool_called else 0.0,
             total_tokens=dict.fromkeys(call.models, left),
             rank_score=q50,

@@ -123,7 +123,7 @@ class World:
         """
         coordinator = self.coordinator
         coordinator.schedule(sorted(plans, key=lambda plan: (plan.arrival_s, plan.job_id)))
-        self.loop.run(lambda: coordinator.num_open == 0, limit_s)
+        self.loop.run(limit_s)
         if coordinator.num_open and self.loop.now_s < limit_s and limit_s == float("inf"):
             raise InvariantViolation(f"{coordinator.num_open} jobs wait for ever")
         busy: dict[str, float] = {}
