@@ -16,6 +16,7 @@ from maestroctl.experiments import (
     queue_time,
     routing,
     slo_sweep,
+    utilisation,
 )
 from maestroctl.experiments.harness import Experiment, Progress, Runner, Scale
 from maestroctl.sim.traces import load_jobs
@@ -30,6 +31,7 @@ EXPERIMENTS: Mapping[str, Run] = {
     "overcommit": overcommit.run,
     "colocation": colocation.run,
     "routing": routing.run,
+    "utilisation": utilisation.run,
     "error_tolerance": error_tolerance.run,
 }
 

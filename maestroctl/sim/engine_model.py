@@ -165,6 +165,11 @@ class EngineModel:
         return len(self._all)
 
     @property
+    def is_busy(self) -> bool:
+        """It runs iterations now."""
+        return self._busy
+
+    @property
     def kv_used_tokens(self) -> int:
         """Tokens in KV at the last boundary."""
         return self._sum_base + self._v * len(self._decoding) + self._prefill_kv
