@@ -59,6 +59,8 @@ _SEND_SOON_S = 0.005
 """Changes within this time go out as one snapshot."""
 _HELLO_LIMIT_S = 60.0
 """A daemon that no coordinator ever speaks to ends after this."""
+_STOP_LIMIT_S = 45.0
+"""A process that survives SIGKILL (it hangs in the kernel) does not keep the daemon longer."""
 
 
 class NodeDaemon:
@@ -272,6 +274,8 @@ class NodeDaemon:
         else:
             waiter = asyncio.ensure_future(host.emptied.wait())
             waiter.add_done_callback(lambda _: self._ended.set())
+            if not drain:
+                asyncio.get_running_loop().call_later(_STOP_LIMIT_S, self._ended.set)
 
     def _left_alone(self) -> None:
         log.info("no coordinator came back: stopping the engines")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from maestroctl.domain.engine import EngineAbilities, EngineStatus, ResidencyTier
@@ -93,7 +93,9 @@ async def _prepare(
         preparation.problems[model.name] = f"{exc}" + (f" ({hint})" if hint else "")
         log.warning("model %s cannot be served: %s", model.name, preparation.problems[model.name])
         return
-    preparation.served[model.name] = ServedModel(model, engine, folder)
+    # A small KV pool lowers the length, and an engine refuses to start with a longer one.
+    sized = replace(model, max_model_len=profile.max_model_len) if folder is not None else model
+    preparation.served[model.name] = ServedModel(sized, engine, folder)
     preparation.profiles[model.name] = profile
     preparation.abilities[model.name] = abilities
 
@@ -204,7 +206,13 @@ async def _adopt(host: NodeHost, engine: Engine, order: EngineOrder) -> None:
     host.watch(engine.engine_id, order.generation)
     host.post(
         EngineAdopted(
-            engine.engine_id, order.model.name, status, tier, state.kv_pool_bytes, readings
+            engine.engine_id,
+            order.model.name,
+            status,
+            tier,
+            state.kv_pool_bytes,
+            readings,
+            order.devices,
         )
     )
 
