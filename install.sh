@@ -41,7 +41,7 @@ make_venv() {
     return
   fi
   rm -rf "$venv"
-  "$python" -m venv "$venv" ||
+  "$python" -m venv "$venv" >&2 ||
     fail "$python could not make a virtual environment in $venv." \
       "On Debian and Ubuntu the package python3-venv is needed."
 }
@@ -85,6 +85,15 @@ install_engine() {
     fail "the engine environment for $kind could not be made (see above)."
 }
 
+fetch_model() {
+  say "Model: the one of the demo, converted once"
+  "$venv/bin/maestroctl" models fetch && return
+  # Everything but the demo and the default fleet works without it.
+  printf 'The model could not be fetched (see above); the rest is installed.\n' >&2
+  printf 'Try again with:  %s models fetch\n' "$venv/bin/maestroctl" >&2
+  [ "$1" = install ] || exit 1
+}
+
 put_on_path() {
   local bin="$HOME/.local/bin"
   mkdir -p "$bin"
@@ -92,8 +101,12 @@ put_on_path() {
   say "maestroctl is installed: $bin/maestroctl"
   case ":$PATH:" in
     *":$bin:"*) ;;
-    *) printf 'Add it to your path:  export PATH="%s:$PATH"\n' "$bin" >&2 ;;
+    *)
+      # shellcheck disable=SC2016 # the variable is for the reader's shell
+      printf 'Add it to your path:  export PATH="%s:$PATH"\n' "$bin" >&2
+      ;;
   esac
+  printf 'Shell completion:  maestroctl --install-completion\n' >&2
   printf 'Next:  maestroctl demo   or   maestroctl init\n' >&2
 }
 
@@ -109,6 +122,7 @@ main() {
   make_venv "$(find_python)"
   if [ "$action" = test ]; then install_package '[dev,predict]'; else install_package ''; fi
   install_engine "$kind"
+  fetch_model "$action"
   case "$action" in
     install) put_on_path ;;
     demo) exec "$venv/bin/maestroctl" demo "${@:2}" ;;

@@ -6,17 +6,19 @@ HTTP, tables and configuration are imported by the command that runs.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from maestroctl.errors import ConfigError
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -43,6 +45,8 @@ def run_async(work: Coroutine[Any, Any, T], *, on_second: Callable[[], None] | N
     Raises:
         KeyboardInterrupt: it was interrupted.
     """
+    import asyncio
+
     import uvloop
 
     signals = _Signals(on_second)
@@ -73,7 +77,7 @@ class _Signals:
         self._on_second = on_second
 
     def listen(self, task: asyncio.Future[Any]) -> None:
-        loop = asyncio.get_running_loop()
+        loop = task.get_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # Only the main thread can; a test may run a command elsewhere.
             with contextlib.suppress(RuntimeError, ValueError):

@@ -10,7 +10,6 @@ import typer
 
 from maestroctl.cli.context import terminal
 from maestroctl.cli.runtime import JsonOption, UrlOption, run_async
-from maestroctl.domain.messages import ModelAction
 
 app = typer.Typer(help="Models: list them, fetch them, move them by hand.", no_args_is_help=True)
 
@@ -30,45 +29,45 @@ def list_models(url: UrlOption = None, as_json: JsonOption = False) -> None:
         terminal.out.print(render.model_list_table(document["data"]))
 
 
-def _act(action: ModelAction, model: str, url: str | None, as_json: bool) -> None:
+def _act(action: str, model: str, url: str | None, as_json: bool) -> None:
     from maestroctl.cli.api import post_once
 
-    with terminal.working(f"{action.value} {model}"):
-        document = post_once(url, f"/api/models/{quote(model, safe='')}/{action.value}")
+    with terminal.working(f"{action} {model}"):
+        document = post_once(url, f"/api/models/{quote(model, safe='')}/{action}")
     if as_json:
         terminal.json(document)
     else:
-        terminal.err.print(f"{model}: {action.value} done", markup=False)
+        terminal.err.print(f"{model}: {action} done", markup=False)
 
 
 @app.command("wake")
 def wake(model: ModelArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Start or wake a model now."""
-    _act(ModelAction.WAKE, model, url, as_json)
+    _act("wake", model, url, as_json)
 
 
 @app.command("sleep")
 def sleep(model: ModelArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Put a model to sleep once what it runs has finished."""
-    _act(ModelAction.SLEEP, model, url, as_json)
+    _act("sleep", model, url, as_json)
 
 
 @app.command("evict")
 def evict(model: ModelArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Stop a model's engine and free all its memory."""
-    _act(ModelAction.EVICT, model, url, as_json)
+    _act("evict", model, url, as_json)
 
 
 @app.command("pin")
 def pin(model: ModelArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Never let a model give way to another."""
-    _act(ModelAction.PIN, model, url, as_json)
+    _act("pin", model, url, as_json)
 
 
 @app.command("unpin")
 def unpin(model: ModelArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Undo pin."""
-    _act(ModelAction.UNPIN, model, url, as_json)
+    _act("unpin", model, url, as_json)
 
 
 @app.command("fetch")

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from maestroctl.cli.context import terminal
-from maestroctl.cli.exit_codes import ExitCode
 from maestroctl.cli.runtime import run_async
-from maestroctl.domain.fleet import FleetSpec
 
 
 def serve(
@@ -20,79 +15,13 @@ def serve(
         Path | None, typer.Argument(help="fleet.toml; without one, this machine is the fleet.")
     ] = None,
     listen: Annotated[
-        str | None, typer.Option(help="HOST:PORT of the gateway, in place of the file's.")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Address of the gateway, in place of the file's."),
     ] = None,
 ) -> None:
     """Serve the fleet until Ctrl-C. The first Ctrl-C drains, a second one stops now."""
     from maestroctl.cli.fleet_source import load_fleet_for_serve
+    from maestroctl.cli.foreground import run_foreground
 
     fleet = load_fleet_for_serve(fleet_file, listen).spec
     raise typer.Exit(run_async(run_foreground(fleet)))
-
-
-async def run_foreground(fleet: FleetSpec) -> ExitCode:
-    """Start, serve until told to stop, stop."""
-    from maestroctl.cli.wiring import Coordinator, CoordinatorOptions
-
-    stops = StopSignals()
-    options = CoordinatorOptions(debug=terminal.debug, notify=terminal.notice)
-    coordinator = Coordinator(fleet, options)
-    with terminal.err.status("Starting the coordinator"):
-        await coordinator.start()
-    try:
-        terminal.err.print(f"Serving {_models(fleet)} at [bold]{coordinator.url}/v1[/]")
-        terminal.err.print("Ctrl-C drains and stops; a second one stops at once.", style="dim")
-        await _first_of(stops.wait(1), coordinator.failed)
-        if not coordinator.failed.done():
-            await _drain(coordinator, fleet, stops)
-    finally:
-        with terminal.err.status("Stopping the engines"):
-            await coordinator.stop()
-    if coordinator.failed.done():
-        coordinator.failed.result()
-    return ExitCode.OK
-
-
-async def _drain(coordinator: object, fleet: FleetSpec, stops: StopSignals) -> None:
-    from maestroctl.cli.wiring import Coordinator
-
-    assert isinstance(coordinator, Coordinator)
-    with terminal.err.status("Draining: open requests finish; Ctrl-C stops now"):
-        await _first_of(coordinator.drain(fleet.coordinator.drain_timeout_s), stops.wait(2))
-
-
-class StopSignals:
-    """Counts SIGINT and SIGTERM."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._changed = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._note)
-
-    def _note(self) -> None:
-        self._count += 1
-        self._changed.set()
-
-    async def wait(self, count: int) -> None:
-        """Return when that many have come."""
-        while self._count < count:
-            self._changed.clear()
-            await self._changed.wait()
-
-
-async def _first_of(*works: object) -> None:
-    """Return when the first is done; the others are cancelled (a plain future is left alone)."""
-    tasks = [asyncio.ensure_future(work) for work in works]  # type: ignore[call-overload]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task, work in zip(tasks, works, strict=True):
-            if task is not work:
-                task.cancel()
-
-
-def _models(fleet: FleetSpec) -> str:
-    names = list(fleet.models)
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,0 +1,151 @@
+"""The top of the command line: it answers at once, and errors are one paragraph."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from maestroctl import __version__
+from maestroctl.cli.exit_codes import TABLE, ExitCode, exit_code_of
+from maestroctl.errors import ConfigError, FleetError, InvariantViolation, MaestroError, StateLocked
+
+COMMANDS = (
+    *("demo", "init", "serve", "submit", "jobs", "job", "models"),
+    *("ps", "doctor", "config", "node"),
+)
+HEAVY = ("aiohttp", "sqlalchemy", "jinja2", "jsonschema", "asyncssh", "uvloop", "psutil")
+
+
+def maestroctl(*args: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "maestroctl", *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"},
+    )
+
+
+def test_help_names_every_command_and_the_exit_codes() -> None:
+    done = maestroctl("--help")
+    assert done.returncode == 0
+    for name in COMMANDS:
+        assert f" {name} " in done.stdout
+    assert "Exit codes" in done.stdout
+
+
+def test_help_takes_less_than_a_third_of_a_second_of_processor() -> None:
+    # Wall time would measure who else uses the machine; the least of a few is our own.
+    assert min(_processor_s("--help") for _ in range(3)) < 0.3
+
+
+def _processor_s(*args: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    maestroctl(*args)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
+
+
+def test_command_files_import_nothing_heavy() -> None:
+    code = f"import sys, maestroctl.cli.main; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command_fits_the_terminal(name: str, columns: int) -> None:
+    done = maestroctl(name, "--help", columns=columns)
+    assert done.returncode == 0, done.stderr
+    assert max(len(line) for line in done.stdout.splitlines()) <= columns
+
+
+def test_version() -> None:
+    assert maestroctl("--version").stdout == f"maestroctl {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["submti"], "Did you mean 'submit'"),
+        (["submit"], "Missing argument"),
+        (["jobs", "--limit", "0"], "limit"),
+        (["jobs", "--status", "odd"], "odd"),
+        (["submit", "x.toml", "--class", "urgent"], "urgent"),
+    ],
+    ids=str,
+)
+def test_wrong_words_are_exit_code_2_on_standard_error(args: Sequence[str], says: str) -> None:
+    done = maestroctl(*args)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert says in done.stderr
+
+
+def test_error_is_one_paragraph_and_a_traceback_only_with_debug() -> None:
+    args = ("submit", "nowhere.toml", "--input", "x")
+    done = maestroctl(*args)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: nowhere.toml: there is no such file")
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in maestroctl("--debug", *args).stderr
+
+
+def test_address_that_is_none_is_refused() -> None:
+    done = maestroctl("ps", "--url", "localhost:8080")
+    assert done.returncode == 2
+    assert "http://" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_can_be_shown(shell: str) -> None:
+    done = maestroctl("--show-completion", shell)
+    assert done.returncode == 0, done.stderr
+    assert "MAESTROCTL_COMPLETE" in done.stdout
+
+
+def test_completion_offers_commands() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "maestroctl"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={
+            **os.environ,
+            "_MAESTROCTL_COMPLETE": "complete_bash",
+            "_PYTHON _M MAESTROCTL_COMPLETE": "complete_bash",
+            "COMP_WORDS": "maestroctl su",
+            "COMP_CWORD": "1",
+        },
+    )
+    assert "submit" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), ExitCode.USAGE),
+        (StateLocked("x"), ExitCode.BUSY),
+        (FleetError("x"), ExitCode.UNREACHABLE),
+        (MaestroError("x"), ExitCode.FAILED),
+        (InvariantViolation("x"), ExitCode.BUG),
+        (KeyError("x"), ExitCode.BUG),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+def test_exit_codes(error: BaseException, code: ExitCode) -> None:
+    assert exit_code_of(error) is code
+
+
+def test_first_match_of_the_table_is_the_nearest_class() -> None:
+    seen: list[type[BaseException]] = []
+    for kind, _ in TABLE:
+        assert not any(issubclass(kind, earlier) for earlier in seen), kind
+        seen.append(kind)
