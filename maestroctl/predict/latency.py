@@ -24,7 +24,8 @@ from maestroctl.predict.traces import TraceJob
 
 NUM_CANDIDATES = 3
 _WARM_UP = 20
-_PATIENCE_S = 5.0
+_PATIENCE_S = 60.0
+_START_S = 180.0
 
 
 def measure_latency(
@@ -73,7 +74,7 @@ async def _time_all(artifact: Path, socket: Path, stages: Sequence[StageInput]) 
     times_ms = []
     await process.start()
     try:
-        if not await process.wait_listening():
+        if not await process.wait_listening(_START_S):
             raise PredictorError("the predictor process did not start")
         for stage in stages:
             began = time.perf_counter()

