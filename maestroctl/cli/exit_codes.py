@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 
 from maestroctl import errors
@@ -40,7 +41,13 @@ TABLE: tuple[tuple[type[BaseException], ExitCode], ...] = (
 
 def exit_code_of(exc: BaseException) -> ExitCode:
     """The code of an error that reached the top of the command line."""
+    if isinstance(exc, errors.ConfigError) and _is_in_use(exc.__cause__):
+        return ExitCode.BUSY
     for kind, code in TABLE:
         if isinstance(exc, kind):
             return code
     return ExitCode.BUG
+
+
+def _is_in_use(cause: BaseException | None) -> bool:
+    return isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -142,6 +143,12 @@ def test_completion_offers_commands() -> None:
 )
 def test_exit_codes(error: BaseException, code: ExitCode) -> None:
     assert exit_code_of(error) is code
+
+
+def test_port_in_use_is_busy_not_a_mistake() -> None:
+    error = ConfigError("cannot listen")
+    error.__cause__ = OSError(errno.EADDRINUSE, "Address already in use")
+    assert exit_code_of(error) is ExitCode.BUSY
 
 
 def test_first_match_of_the_table_is_the_nearest_class() -> None:
