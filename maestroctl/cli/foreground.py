@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 
 from maestroctl.cli.context import terminal
@@ -22,6 +23,8 @@ async def run_foreground(fleet: FleetSpec) -> ExitCode:
     coordinator = Coordinator(fleet, options)
     with terminal.working("Starting the coordinator"):
         await coordinator.start()
+    gc.collect()
+    gc.freeze()  # what start-up made stays: later collections need not walk it
     try:
         terminal.err.print(f"Serving {_models(fleet)} at [bold]{coordinator.url}/v1[/]")
         terminal.err.print("Ctrl-C drains and stops; a second one stops at once.", style="dim")
