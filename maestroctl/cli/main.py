@@ -17,12 +17,14 @@ from maestroctl.cli.commands import (
     config,
     demo,
     doctor,
+    experiments,
     init,
     jobs,
     models,
     node,
     ps,
     serve,
+    simulate,
     submit,
 )
 from maestroctl.cli.exit_codes import exit_code_of
@@ -68,6 +70,7 @@ def main(
 _START = "Start"
 _RUN = "Run"
 _LOOK = "Look"
+_STUDY = "Study"
 
 app.command("demo", rich_help_panel=_START)(demo.demo)
 app.command("init", rich_help_panel=_START)(init.init)
@@ -80,6 +83,8 @@ app.command("ps", rich_help_panel=_LOOK)(ps.ps)
 app.command("doctor", rich_help_panel=_LOOK)(doctor.doctor)
 app.add_typer(config.app, name="config", rich_help_panel=_LOOK)
 app.add_typer(node.app, name="node", rich_help_panel=_LOOK)
+app.command("simulate", rich_help_panel=_STUDY)(simulate.simulate)
+app.add_typer(experiments.app, name="experiments", rich_help_panel=_STUDY)
 
 
 def run() -> None:

@@ -48,7 +48,10 @@ BATCH_APPS = (
 
 MODEL = "qwen3-8b"
 MAX_BATCH = 16
-MAX_MODEL_LEN = 16_384
+MAX_MODEL_LEN = 8192
+"""Longer prompts are cut: engines keep prefixes of repeated prompts, the simulator does not."""
+KV_BYTES = 20 * GB
+"""KV pool of the one model on a card: what is left beside its weights (Maestro Table V: 20.07)."""
 LENGTH_RHO = 0.5
 """Log error of the predictions that our policies get; the oracles get the truth."""
 
@@ -137,7 +140,7 @@ def mixed_simulation(
     policy: PolicySpec | None = None,
 ) -> SimulationSpec:
     """One model, alike nodes, predictions with a log error of `LENGTH_RHO`."""
-    profile = qwen3_profile(MODEL)
+    profile = qwen3_profile(MODEL, kv_bytes=KV_BYTES)
     workload = mixed_workload(
         source,
         jobs=jobs,
