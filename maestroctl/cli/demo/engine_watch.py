@@ -61,7 +61,8 @@ class EngineWatch:
 
     Attributes:
         times: seconds of every transition that ended well, in order.
-        most_awake: the most engines that were seen awake at once.
+        most_awake: the most engines that were seen awake at once while all of them were up; 0 when
+            they never were.
         failures: what engines said when they last failed, by model.
         failed_starts: by model.
     """
@@ -86,8 +87,9 @@ class EngineWatch:
             line = self._see_engine(view, engine, now_s)
             if line:
                 lines.append(line)
-        awake = sum(view.status.is_awake for view in self.engines.values())
-        self.most_awake = max(self.most_awake, awake)
+        if all(view.status.has_process for view in self.engines.values()):
+            awake = sum(view.status.is_awake for view in self.engines.values())
+            self.most_awake = max(self.most_awake, awake)
         return lines
 
     @property

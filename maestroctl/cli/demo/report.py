@@ -24,7 +24,7 @@ def introduction(plan: DemoPlan, version: str, device: str) -> str:
         f" It runs on {version}, {device}.\n"
         f"Models may use {format_bytes(plan.budget_bytes)}: an awake engine takes"
         f" {format_bytes(plan.awake_bytes)}, a sleeping one {format_bytes(plan.asleep_bytes)},"
-        " so only one can be awake and the others sleep."
+        " so with all three up only one can be awake, and the others sleep."
     )
     if plan.is_tight:
         text += (
@@ -91,8 +91,9 @@ def _conclusion(engines: EngineWatch) -> Text:
         missing = "woken" if Transition.WAKE not in engines.times else "started"
         return Text(f"No engine was {missing}, so there is nothing to compare.")
     text = Text(f"Waking was {ratio:.0f} times faster than a cold start")
-    awake = "one engine was" if engines.most_awake == 1 else f"{engines.most_awake} engines were"
-    text.append(f" (medians of this run). At most {awake} awake at once.")
+    text.append(" (medians of this run).")
+    if engines.most_awake == 1:
+        text.append(" Once all three were up, never more than one was awake.")
     return text
 
 

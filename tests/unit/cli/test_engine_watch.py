@@ -81,13 +81,15 @@ def test_model_that_does_not_start_twice_is_hopeless_with_its_reason() -> None:
     assert watch.hopeless == "a does not start: no disk"
 
 
-def test_most_engines_awake_at_once_are_counted() -> None:
-    watch = EngineWatch.of(["a", "b"])
-    watch.see(snapshot(a=S.ACTIVE, b=S.SLEEPING), 0.0)
-    watch.see(snapshot(a=S.IDLE, b=S.ACTIVE), 1.0)
-    watch.see(snapshot(b=S.ACTIVE), 2.0)
+def test_most_engines_awake_at_once_are_counted_while_all_are_up() -> None:
+    watch = EngineWatch.of(["a", "b", "c"])
+    watch.see(snapshot(a=S.ACTIVE, b=S.ACTIVE), 0.0)
+    assert watch.most_awake == 0
+    watch.see(snapshot(a=S.ACTIVE, b=S.SLEEPING, c=S.WAKING), 1.0)
+    assert watch.most_awake == 1
+    watch.see(snapshot(a=S.IDLE, b=S.SLEEPING, c=S.ACTIVE), 2.0)
     assert watch.most_awake == 2
-    assert watch.engines["a"].status is S.STOPPED
+    assert watch.engines["a"].status is S.IDLE
 
 
 def test_nothing_seen_is_nothing_to_compare() -> None:

@@ -15,6 +15,7 @@ from maestroctl.config.tables import Table
 from maestroctl.domain.fleet import FleetSpec
 from maestroctl.domain.workflow import WorkflowSpec
 from maestroctl.errors import ConfigError
+from maestroctl.sim.config import load_simulation
 
 ROOT = Path(__file__).parents[3]
 NAMES = ("code_review", "loop", "parallel", "research", "serial", "supervisor")
@@ -107,9 +108,12 @@ def _blocks() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("place", "text"), _blocks(), ids=[place for place, _ in _blocks()])
-def test_block_in_the_docs_is_a_file_that_loads(place: str, text: str) -> None:
+def test_block_in_the_docs_is_a_file_that_loads(place: str, text: str, tmp_path: Path) -> None:
     if "[[step]]" in text:
         parse_workflow(text, file=place, fleet=starter_fleet())
+    elif "[run]" in text:
+        (tmp_path / "simulation.toml").write_text(text)
+        load_simulation(tmp_path / "simulation.toml")
     elif "[[model]]" in text:
         parse_fleet(text, file=place, environ={})
     else:
