@@ -26,7 +26,7 @@ from maestroctl.sim.workload import JobSource
 POLICIES = ("fcfs", "sjf", "stjf")
 NODES = 1
 BATCH_RATIO = 0.5
-LOADS = (0.8, 0.95, 1.1)
+LOADS = (0.9, 1.1, 1.3)
 """Arrival rate as a part of what the node serves when it is never idle."""
 
 
@@ -81,11 +81,14 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
 
 
 def serving_rate(scale: Scale, source: JobSource, runner: Runner) -> float:
-    """Jobs per second that the node finishes when all of them are there from the start."""
+    """Jobs per second that a never idle node finishes: all of them are there from the start.
+
+    Taken from the first half of the tokens, since at the end only long jobs are left, alone.
+    """
     spec = _spec(scale, source, "fcfs", 1000.0, PredictionError(), 0)
+    spec = replace(spec, workload=replace(spec.workload, warmup=0))
     figures = runner.run(spec, "capacity")
-    begun_s = spec.workload.start_s
-    return float(scale.jobs / (figures["simulated_s"] - begun_s))
+    return float(scale.jobs / 2 / (figures["half_output_s"] - spec.workload.start_s))
 
 
 def _spec(

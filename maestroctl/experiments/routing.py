@@ -35,7 +35,7 @@ SHARES = (0.5, 0.25, 0.15, 0.1)
 """Long-tailed popularity: a few models are hot."""
 NODES = 4
 RTTS_S = (0.002, 0.020, 0.060, 0.120)
-RATE_RPS = 1.2
+RATE_RPS = 4.0
 CV = 3.0
 
 

@@ -36,6 +36,7 @@ def summarize(result: SimResult, plans: Sequence[JobPlan], warmup: int = 0) -> d
         "all": _figures(jobs, stages, result.end_s),
         **classes,
         "simulated_s": result.end_s,
+        "half_output_s": _half_output_s(stages),
         "events": result.num_events,
         "calls_per_job": len(stages) / len(jobs) if jobs else None,
         "recompute_preemptions": result.num_preempted,
@@ -81,6 +82,17 @@ def _figures(jobs: Sequence[JobRow], stages: Sequence[StageRow], end_s: float) -
         "ttft_s": _spread(ttfts),
         "tpot_s": _spread(tpots),
     }
+
+
+def _half_output_s(stages: Sequence[StageRow]) -> float | None:
+    """When half of all output tokens were done, counted at the end of their stages."""
+    ended = sorted((row.ended_at, row.output_tokens or 0) for row in stages if row.ended_at)
+    left = sum(tokens for _, tokens in ended) / 2
+    for ended_at, tokens in ended:
+        left -= tokens
+        if left <= 0:
+            return ended_at
+    return None
 
 
 def _mean(values: Sequence[float]) -> float | None:
