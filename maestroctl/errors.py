@@ -220,8 +220,12 @@ class UpstreamFailed(RequestError):
     http_status, code, type = 502, "engine_failed", "api_error"
 
 
+MODEL_UNAVAILABLE = "model_unavailable"
+"""Code of an `Unavailable` that trying again cannot help: nothing will ever serve this."""
+
+
 class Unavailable(RequestError):
-    """503: nothing can serve this now."""
+    """503: nothing can serve this, now or (code `MODEL_UNAVAILABLE`) ever."""
 
     http_status, code, type = 503, "unavailable", "api_error"
 

@@ -32,7 +32,7 @@ from maestroctl.scheduler.coordinator_dispatch import Dispatcher
 from maestroctl.scheduler.coordinator_records import record_refusal
 from maestroctl.scheduler.coordinator_state import StageState, StageStatus
 from maestroctl.scheduler.coordinator_tables import SHUTTING_DOWN, CoordinatorTables
-from maestroctl.scheduler.coordinator_timers import Out
+from maestroctl.scheduler.coordinator_timers import RETRY_LATER_S, Out
 from maestroctl.scheduler.coordinator_waiting import WaitingRoom
 from maestroctl.scheduler.effects import ResolveStage, WithdrawStage
 from maestroctl.scheduler.events import (
@@ -97,12 +97,13 @@ class StageFlow:
         """Nothing new is taken, or its job is over."""
         stage = event.stage
         if not self._tables.closing:
-            outcome, reason = Outcome.CANCELLED, "its job is over"
+            outcome, reason, retry_after_s = Outcome.CANCELLED, "its job is over", None
         else:
             outcome, reason = _closing_outcome(stage.external), SHUTTING_DOWN
+            retry_after_s = _closing_hint(outcome)
         self._tables.counters.resolved[outcome] += 1
         self._tables.log.append((now_s, stage.stage_id, outcome.value, reason))
-        out.append(ResolveStage(stage.stage_id, outcome, reason))
+        out.append(ResolveStage(stage.stage_id, outcome, reason, retry_after_s))
 
     def predicted(self, event: PredictionArrived) -> None:
         """Book by the better prediction; the order of a waiting stage stays."""
@@ -194,7 +195,7 @@ class StageFlow:
             place = self._leave_node(stage, now_s)
         else:
             self._waiting.leave(stage, out)
-        self._tables.resolve(stage, outcome, reason, now_s, out)
+        self._tables.resolve(stage, outcome, reason, now_s, out, _closing_hint(outcome))
         return place
 
     def node_lost(self, node_name: NodeName, reason: str, now_s: float, out: Out) -> None:
@@ -301,7 +302,8 @@ class StageFlow:
         """To the head of the queue; it had its turn and could not use it."""
         if self._tables.closing:
             outcome = _closing_outcome(stage.stage.external)
-            self._tables.resolve(stage, outcome, SHUTTING_DOWN, now_s, out)
+            hint = _closing_hint(outcome)
+            self._tables.resolve(stage, outcome, SHUTTING_DOWN, now_s, out, hint)
             return
         stage.rank = 0
         if len(stage.stage.candidates) > 1:
@@ -312,3 +314,8 @@ class StageFlow:
 def _closing_outcome(external: bool) -> Outcome:
     """An outside caller is told to go elsewhere; a workflow goes on at the next start."""
     return Outcome.UNAVAILABLE if external else Outcome.INTERRUPTED
+
+
+def _closing_hint(outcome: Outcome) -> float | None:
+    """Whoever starts the coordinator again may have done so by then."""
+    return RETRY_LATER_S if outcome is Outcome.UNAVAILABLE else None

@@ -26,6 +26,8 @@ TimerAction = Callable[[float, Out], None]
 
 HOMELESS_GRACE_S = 5.0
 """A node daemon that is restarted, or a link that is re-made, is back within this."""
+RETRY_LATER_S = 5.0
+"""What a caller is told that nothing serves for now: a node or an engine may be back by then."""
 STALL_CHECK_S = 1.0
 """Stalled classes are looked at no oftener than this."""
 

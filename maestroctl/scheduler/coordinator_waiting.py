@@ -25,6 +25,7 @@ from maestroctl.scheduler.coordinator_state import StageState, StageStatus
 from maestroctl.scheduler.coordinator_tables import CoordinatorTables
 from maestroctl.scheduler.coordinator_timers import (
     HOMELESS_GRACE_S,
+    RETRY_LATER_S,
     STALL_CHECK_S,
     Out,
     Patience,
@@ -142,7 +143,8 @@ class WaitingRoom:
         """Note whether any connected node can take the class; give it up when none ever will."""
         usable = self._tables.fleet.usable(queue_class.models, queue_class.key[1])
         place = next(usable, None)
-        why = None
+        why: str | None = None
+        retry_after_s: float | None = RETRY_LATER_S
         if place is not None:
             if queue_class.homeless_since_s is not None:
                 queue_class.homeless_since_s = None
@@ -153,12 +155,13 @@ class WaitingRoom:
             if queue_class.homeless_since_s is None:
                 queue_class.homeless_since_s = now_s
             why = self._why_never(queue_class)
+            retry_after_s = None
             if why is None and queue_class.is_external:
                 due_s = now_s + HOMELESS_GRACE_S
                 self._timers.arm_by("no-node", due_s, self._give_up_homeless, out)
         if why is not None:
             for stage in queue_class.stages():
-                self._give_up(stage, stage.last_reason or why, now_s, out)
+                self._give_up(stage, stage.last_reason or why, now_s, out, retry_after_s)
 
     def _why_never(self, queue_class: QueueClass) -> str | None:
         """Why no node of the fleet will ever take the class; None = one that is away might."""
@@ -188,11 +191,18 @@ class WaitingRoom:
         out.append(record_refusal(stage, "coordinator", reason, now_s))
         self._tables.resolve(stage, Outcome.REJECTED, reason, now_s, out, math.ceil(retry_after_s))
 
-    def _give_up(self, stage: StageState, reason: str, now_s: float, out: Out) -> None:
-        """Nothing serves the stage, which waits here."""
+    def _give_up(
+        self,
+        stage: StageState,
+        reason: str,
+        now_s: float,
+        out: Out,
+        retry_after_s: float | None = RETRY_LATER_S,
+    ) -> None:
+        """Nothing serves the stage, which waits here: for now, or (None) for ever."""
         self.leave(stage, out)
         out.append(record_refusal(stage, "coordinator", reason, now_s))
-        self._tables.resolve(stage, Outcome.UNAVAILABLE, reason, now_s, out)
+        self._tables.resolve(stage, Outcome.UNAVAILABLE, reason, now_s, out, retry_after_s)
 
     def _give_up_overdue(self, now_s: float, out: Out) -> None:
         for stage in self.patience.overdue(now_s):

@@ -104,7 +104,11 @@ class WithdrawStage:
 
 @dataclass(frozen=True, slots=True)
 class ResolveStage:
-    """The stage is over, exactly once. `retry_after_s` goes to the caller of a rejected one."""
+    """The stage is over, exactly once.
+
+    `retry_after_s` is a hint for the caller of one that was rejected or found nothing to serve it;
+    None beside UNAVAILABLE = nothing will ever serve it.
+    """
 
     stage_id: StageId
     outcome: Outcome

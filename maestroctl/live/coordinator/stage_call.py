@@ -21,7 +21,13 @@ import msgspec
 from maestroctl.domain.ids import ModelName, NodeName, StageId
 from maestroctl.domain.messages import StageHeaders, StageRefusal
 from maestroctl.domain.outcome import Outcome, Usage
-from maestroctl.errors import Overloaded, RequestError, Unavailable, UpstreamFailed
+from maestroctl.errors import (
+    MODEL_UNAVAILABLE,
+    Overloaded,
+    RequestError,
+    Unavailable,
+    UpstreamFailed,
+)
 from maestroctl.gateway.submit import StageCall
 from maestroctl.live.coordinator.answer import (
     BrokenAnswer,
@@ -398,7 +404,13 @@ def _error_of(resolution: ResolveStage | None, cause: RequestError | None) -> Re
     match resolution.outcome:
         case Outcome.REJECTED:
             return Overloaded(reason, retry_after_s=resolution.retry_after_s or 1.0)
-        case Outcome.UNAVAILABLE | Outcome.EXPIRED | Outcome.INTERRUPTED:
+        case Outcome.UNAVAILABLE if resolution.retry_after_s is None:
+            return Unavailable(reason, code=MODEL_UNAVAILABLE)
+        case Outcome.UNAVAILABLE:
+            return Unavailable(
+                reason, code=resolution.outcome.value, retry_after_s=resolution.retry_after_s
+            )
+        case Outcome.EXPIRED | Outcome.INTERRUPTED:
             return Unavailable(reason, code=resolution.outcome.value, retry_after_s=5.0)
         case Outcome.FAILED if cause is not None:
             return cause

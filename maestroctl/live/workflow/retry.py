@@ -6,6 +6,7 @@ any moment; the only question is for how long.
 =============================  ================================================================
 `Overloaded`, `Unavailable`    again with back-off, until the job's deadline; without one for
                                `LONGEST_WAIT_S` since the first refusal
+`Unavailable` for ever         never: no node of the fleet will ever serve it
 `UpstreamFailed`               again at once, `MAX_FAILURES` times; one that gave way to others
                                (``preempted``) is treated as overload
 anything else                  never: the request itself is at fault
@@ -15,7 +16,13 @@ anything else                  never: the request itself is at fault
 from __future__ import annotations
 
 from maestroctl.domain.outcome import Outcome
-from maestroctl.errors import Overloaded, RequestError, Unavailable, UpstreamFailed
+from maestroctl.errors import (
+    MODEL_UNAVAILABLE,
+    Overloaded,
+    RequestError,
+    Unavailable,
+    UpstreamFailed,
+)
 
 LONGEST_WAIT_S = 600.0
 """How long a step waits for a place, without a deadline."""
@@ -62,6 +69,8 @@ class RetryPolicy:
         """
         if error.code in _FINAL_CODES:
             raise StepError(Outcome.EXPIRED, str(error)) from error
+        if error.code == MODEL_UNAVAILABLE:
+            raise StepError(Outcome.UNAVAILABLE, str(error)) from error
         if isinstance(error, (Overloaded, Unavailable)) or error.code == Outcome.PREEMPTED.value:
             return self._back_off(error, now_s)
         if isinstance(error, UpstreamFailed):

@@ -64,7 +64,7 @@ def test_without_a_node_an_outside_caller_is_told_after_a_grace(coordinator: Coo
     coordinator.tell(arrival(make_stage("later", arrival_s=4.0)), 4.0)
     effects = coordinator.tell(NO_NODE, 6.0)
     assert effects == [
-        ResolveStage(sid("s1"), Outcome.UNAVAILABLE, "no node is connected to serve m"),
+        ResolveStage(sid("s1"), Outcome.UNAVAILABLE, "no node is connected to serve m", 5.0),
         SetTimer(TimerId("no-node"), 9.0),
     ]
     assert resolved(coordinator.tell(NO_NODE, 9.0)) == {"later": Outcome.UNAVAILABLE}
@@ -91,7 +91,9 @@ def test_when_the_only_node_of_a_model_is_away_the_caller_hears_which_are_there(
     coordinator.tell(node_says(make_snapshot("n2", [make_engine("other", node="n2")])))
     coordinator.tell(arrival(make_stage()), 1.0)
     assert coordinator.tell(NO_NODE, 6.0) == [
-        ResolveStage(sid("s1"), Outcome.UNAVAILABLE, "none of the connected nodes (n2) serves m")
+        ResolveStage(
+            sid("s1"), Outcome.UNAVAILABLE, "none of the connected nodes (n2) serves m", 5.0
+        )
     ]
 
 
@@ -128,7 +130,7 @@ def test_a_failed_engine_is_asked_and_its_reason_passed_on(coordinator: Coordina
     coordinator.tell(failed_engine())  # type: ignore[arg-type]
     coordinator.tell(arrival(make_stage()), 1.0)
     effects = coordinator.tell(StageRefused(sid("s1"), 1, "exit 1", {}, False, 60.0), 1.0)
-    assert effects[-1] == ResolveStage(sid("s1"), Outcome.UNAVAILABLE, "exit 1")
+    assert effects[-1] == ResolveStage(sid("s1"), Outcome.UNAVAILABLE, "exit 1", 5.0)
     effects = coordinator.tell(arrival(make_stage("s2")), 2.0)
     assert resolved(effects) == {"s2": Outcome.UNAVAILABLE}
     coordinator.tell(TimerFired(TimerId("unblock/m@n1")), 61.0)
@@ -166,7 +168,7 @@ def test_an_outside_caller_is_told_when_its_time_in_the_queue_is_up(
     ]
     assert coordinator.tell(arrival(make_stage("d")), 3.0) == []
     assert coordinator.tell(TIMEOUT, 11.0) == [
-        ResolveStage(sid("c"), Outcome.UNAVAILABLE, "no free slot for m in 10 s"),
+        ResolveStage(sid("c"), Outcome.UNAVAILABLE, "no free slot for m in 10 s", 5.0),
         SetTimer(TimerId("queue-timeout"), 13.0),
     ]
 
@@ -179,7 +181,7 @@ def test_being_refused_does_not_start_the_time_again(coordinator: Coordinator) -
     coordinator.tell(StageRefused(sid("c"), 1, "no room"), 9.0)
     effects = coordinator.tell(TIMEOUT, 11.0)
     assert effects[0] == ResolveStage(
-        sid("c"), Outcome.UNAVAILABLE, "no free slot for m in 10 s; last: no room"
+        sid("c"), Outcome.UNAVAILABLE, "no free slot for m in 10 s; last: no room", 5.0
     )
 
 
@@ -217,7 +219,9 @@ def test_a_workflow_stage_does_not_wait_for_what_never_moves(coordinator: Coordi
     coordinator.tell(arrival(make_stage("young", external=False)), 9.0)
     effects = coordinator.tell(STALL, 12.0)
     assert effects == [
-        ResolveStage(sid("c"), Outcome.UNAVAILABLE, "no free slot for m in 10 s; last: no room"),
+        ResolveStage(
+            sid("c"), Outcome.UNAVAILABLE, "no free slot for m in 10 s; last: no room", 5.0
+        ),
         SetTimer(TimerId("queue-stall"), 19.0),
     ]
     assert resolved(coordinator.tell(STALL, 19.0)) == {"young": Outcome.UNAVAILABLE}
@@ -250,11 +254,11 @@ def test_a_drain_ends_what_waits_and_lets_run_what_runs(coordinator: Coordinator
     coordinator.tell(arrival(make_stage("d", external=False)))
     why = "the coordinator is shutting down"
     assert coordinator.tell(ShutdownRequested(True)) == [
-        ResolveStage(sid("c"), Outcome.UNAVAILABLE, why),
+        ResolveStage(sid("c"), Outcome.UNAVAILABLE, why, 5.0),
         ResolveStage(sid("d"), Outcome.INTERRUPTED, why),
     ]
     assert coordinator.tell(arrival(make_stage("e"))) == [
-        ResolveStage(sid("e"), Outcome.UNAVAILABLE, why)
+        ResolveStage(sid("e"), Outcome.UNAVAILABLE, why, 5.0)
     ]
     assert coordinator.tell(arrival(make_stage("f", external=False))) == [
         ResolveStage(sid("f"), Outcome.INTERRUPTED, why)
@@ -263,7 +267,7 @@ def test_a_drain_ends_what_waits_and_lets_run_what_runs(coordinator: Coordinator
         ResolveStage(sid("a"), Outcome.FINISHED)
     ]
     assert coordinator.tell(StageRefused(sid("b"), 1, "no room")) == [
-        ResolveStage(sid("b"), Outcome.UNAVAILABLE, why)
+        ResolveStage(sid("b"), Outcome.UNAVAILABLE, why, 5.0)
     ]
 
 

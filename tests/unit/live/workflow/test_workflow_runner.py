@@ -279,6 +279,17 @@ async def test_stage_past_its_deadline_is_not_tried_again() -> None:
     assert len(host.stages.calls) == 1
 
 
+async def test_stage_that_nothing_will_ever_serve_fails_at_once() -> None:
+    never = Unavailable("m can never run on n1: no room", code="model_unavailable")
+    host = FakeHost(lambda _: fails(never))
+    await host.run_job(request('[[step]]\nname="a"\nprompt="x"'))
+    assert host.failed is not None
+    assert host.failed.outcome is Outcome.UNAVAILABLE
+    assert "can never run on n1" in host.failed.reason
+    assert len(host.stages.calls) == 1
+    assert host.waits_s == []
+
+
 async def test_preempted_stage_waits_and_does_not_count_as_a_failure() -> None:
     preempted = fails(UpstreamFailed("memory", code="preempted"), late=True)
     host = FakeHost(in_turn(*[preempted] * 5, "ok"))
