@@ -103,13 +103,12 @@ def make_view(console: Console, draw: Callable[[int], RenderableType]) -> View:
     return PlainView(console)
 
 
-def draw_board(board: JobBoard, height: int, *, title: str = "") -> RenderableType:
+def draw_board(board: JobBoard, height: int) -> RenderableType:
     """The newest rows of a job that fit, and the end of the newest answer."""
     rows = list(board.rows.values())
     shown, hidden = pick_rows(board, max(height - 5, _LEAST_ROWS))
     done, known = board.counts()
-    head = Text(title or "job", style="bold")
-    head.append(f"  {done} of {known} steps done", style="default not bold")
+    head = Text(f"{done} of {known} steps done")
     if hidden:
         head.append(f", {hidden} finished ones not shown", style="dim")
     parts: list[RenderableType] = [head]

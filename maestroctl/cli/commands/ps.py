@@ -20,6 +20,7 @@ def ps(url: UrlOption = None, as_json: JsonOption = False) -> None:
         {"node": node["node"], **device} for node in document["nodes"] for device in node["devices"]
     ]
     if devices:
+        terminal.out.print()
         terminal.out.print(render.devices_table(devices))
     for node in document["nodes"]:
         if not node["connected"]:
