@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
+from heapq import heappop, heappush
 from statistics import fmean
 
 import pytest
@@ -53,37 +55,59 @@ def test_mean_wait_of_constant_service_is_that_of_m_d_1() -> None:
     assert fmean(waits(make_world().run(plans))) == pytest.approx(expected_s, rel=0.1)
 
 
+SHORT, LONG, SHORT_SHARE = 500, 3000, 0.8
+SJF_RATE = LOAD / (SHORT_SHARE * 0.5 + (1 - SHORT_SHARE) * 3.0)
+
+
+def _two_lengths(rng: random.Random) -> int:
+    return SHORT if rng.random() < SHORT_SHARE else LONG
+
+
+def _shortest_first(plans: list[JobPlan], ahead: int) -> dict[str, float]:
+    """When each job begins on one server; `ahead` jobs are committed before their turn."""
+    begins: dict[str, float] = {}
+    queue: list[tuple[int, str]] = []
+    committed: list[tuple[int, str]] = []
+    coming = deque(plans)
+    free_s = 0.0
+    while coming or queue or committed:
+        if not (queue or committed):
+            free_s = max(free_s, coming[0].arrival_s)
+        while coming and coming[0].arrival_s <= free_s:
+            plan = coming.popleft()
+            heappush(queue, (plan.output_tokens, plan.job_id))
+            while queue and len(committed) < ahead:
+                committed.append(heappop(queue))
+        tokens, job_id = committed.pop(0) if committed else heappop(queue)
+        while queue and len(committed) < ahead:
+            committed.append(heappop(queue))
+        begins[job_id] = free_s
+        free_s += 0.001 * tokens
+    return begins
+
+
+def test_the_reference_of_shortest_job_first_has_the_waits_of_m_g_1() -> None:
+    """Cobham: W_k = W_0 / ((1 - s_{k-1}) (1 - s_k)) for non-preemptive priorities."""
+    plans = poisson_calls(4, 40_000, SJF_RATE, _two_lengths)
+    begins = _shortest_first(plans, ahead=0)
+    w0 = SJF_RATE * (SHORT_SHARE * 0.25 + (1 - SHORT_SHARE) * 9.0) / 2
+    rho_short = SJF_RATE * SHORT_SHARE * 0.5
+    expected = {SHORT: w0 / (1 - rho_short), LONG: w0 / ((1 - rho_short) * (1 - LOAD))}
+    for tokens, wait_s in expected.items():
+        waits_s = [begins[p.job_id] - p.arrival_s for p in plans if p.output_tokens == tokens]
+        assert fmean(waits_s) == pytest.approx(wait_s, rel=0.1)
+
+
 @pytest.mark.skipif("sjf" not in ORDERINGS, reason="no shortest-job-first policy is registered")
-def test_mean_wait_of_shortest_job_first_is_that_of_two_priority_classes() -> None:
-    """Cobham: W_k = W_0 / ((1 - s_{k-1}) (1 - s_k)) for non-preemptive priorities.
-
-    The node holds one stage besides the running one, which the order no longer touches; its key
-    still orders the engine's queue, so the stage that overtakes is at most one late. Two lengths
-    far apart keep that small.
-    """
-    short, long = 500, 3000
-    share = 0.8
-    rate = LOAD / (share * 0.5 + (1 - share) * 3.0)
-
-    def draw(rng: random.Random) -> int:
-        return short if rng.random() < share else long
-
-    plans = poisson_calls(4, 20_000, rate, draw)
+def test_shortest_job_first_follows_the_reference_job_by_job() -> None:
+    """A node takes one stage more than its batch, so one is committed before its turn."""
+    plans = poisson_calls(4, 3000, SJF_RATE, _two_lengths)
     world = make_world(policy=PolicySpec(ordering="sjf", aging_s=0.0))
-    result = world.run(plans)
-    tokens = {row.job_id: row.output_tokens for row in result.stages}
-    wait_of = {
-        size: fmean(
-            (job.finished_at or 0) - job.submitted_at - 0.001 * size
-            for job in result.jobs
-            if tokens[job.job_id] == size
-        )
-        for size in (short, long)
-    }
-    w0 = rate * (share * 0.25 + (1 - share) * 9.0) / 2
-    rho_short = rate * share * 0.5
-    assert wait_of[short] == pytest.approx(w0 / (1 - rho_short), rel=0.25)
-    assert wait_of[long] == pytest.approx(w0 / ((1 - rho_short) * (1 - LOAD)), rel=0.15)
+    finished = {job.job_id: job.finished_at for job in world.run(plans).jobs}
+    begins = _shortest_first(plans, ahead=1)
+    for plan in plans:
+        end_s = begins[plan.job_id] + 0.001 * plan.output_tokens
+        assert finished[plan.job_id] == pytest.approx(end_s, abs=1e-6)
 
 
 def test_one_sequence_takes_prefill_chunks_and_one_iteration_per_further_token() -> None:
