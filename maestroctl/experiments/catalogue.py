@@ -36,11 +36,14 @@ EXPERIMENTS: Mapping[str, Run] = {
 }
 
 
-def run_experiment(name: str, scale: Scale, data: Path | None, progress: Progress) -> Experiment:
+def run_experiment(
+    name: str, scale: Scale, data: Path | None, progress: Progress, *, workers: int = 1
+) -> Experiment:
     """Run one experiment.
 
     Args:
         data: folder of recorded traces; None = the fitted generator.
+        workers: processes for runs that are independent of each other.
 
     Raises:
         ConfigError: no such experiment, or the data cannot be read.
@@ -53,7 +56,7 @@ def run_experiment(name: str, scale: Scale, data: Path | None, progress: Progres
         )
     source = JobSource(load_jobs(data) if data is not None else ())
     began = time.perf_counter()
-    experiment = EXPERIMENTS[name](scale, source, Runner(progress))
+    experiment = EXPERIMENTS[name](scale, source, Runner(progress, workers))
     experiment.seconds = time.perf_counter() - began
     experiment.parameters["jobs from"] = "recorded traces" if data else "the fitted generator"
     return experiment

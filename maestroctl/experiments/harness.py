@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import math
+import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -107,15 +108,24 @@ class Experiment:
     seconds: float = 0.0
 
 
+Task = tuple[SimulationSpec, str]
+"""A run and its label."""
+
+_TASKS: list[tuple[Runner, Task]] = []
+"""What the worker processes of `Runner.run_all` find after the fork; filled only meanwhile."""
+
+
 class Runner:
     """Runs simulations for one experiment, and remembers the jobs of a seed.
 
     Args:
         progress: told one line per run.
+        workers: processes of `run_all`.
     """
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, workers: int = 1) -> None:
         self._progress = progress
+        self._workers = workers
         self._plans: tuple[object, list[JobPlan]] | None = None
         self.num_runs = 0
 
@@ -144,11 +154,23 @@ class Runner:
         self._progress(f"{label}: {time.perf_counter() - began:.1f} s")
         return figures
 
+    def run_all(self, tasks: Sequence[Task]) -> list[dict[str, Any]]:
+        """Independent runs, on several processes where there are; figures in the order given."""
+        if self._workers <= 1 or len(tasks) <= 1:
+            return [self.run(spec, label) for spec, label in tasks]
+        _TASKS[:] = [(self, task) for task in tasks]
+        try:
+            context = multiprocessing.get_context("fork")
+            with context.Pool(min(self._workers, len(tasks))) as pool:
+                return pool.map(_run_task, range(len(tasks)), chunksize=1)
+        finally:
+            _TASKS.clear()
+
     def over_seeds(
         self, make: Callable[[int], SimulationSpec], seeds: Sequence[int], label: str
     ) -> list[dict[str, Any]]:
         """The same cell, seed by seed."""
-        return [self.run(make(seed), f"{label}, seed {seed}") for seed in seeds]
+        return self.run_all([(make(seed), f"{label}, seed {seed}") for seed in seeds])
 
     def _jobs(self, spec: SimulationSpec) -> list[JobPlan]:
         """Jobs of the last workload are kept: policies are compared on the same ones."""
@@ -156,6 +178,11 @@ class Runner:
         if self._plans is None or self._plans[0] != key:
             self._plans = (key, make_plans(spec.workload, spec.source, spec.world.profiles))
         return self._plans[1]
+
+
+def _run_task(index: int) -> dict[str, Any]:
+    runner, (spec, label) = _TASKS[index]
+    return runner.run(spec, label)
 
 
 def with_policy(spec: SimulationSpec, **names: Any) -> SimulationSpec:

@@ -7,6 +7,7 @@ number of nodes is taken at which some deadline factor gives `edf` 50 ± 3 % and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,8 @@ GRID = (*BASELINES, "workflow_srtf", OURS, "oracle_srtf")
 """Policies of every cell; the stress cell has the other oracles too."""
 EDF_TARGET, EDF_TOLERANCE, FCFS_LIMIT = 0.50, 0.03, 0.15
 MAX_NODES = 16
+Cell = tuple[str, float, float]
+"""Policy, rate, batch ratio."""
 _FACTORS = (1.2, 10.0)
 """Deadline factors that are looked at: a user waits up to ten times the idle time, not forty."""
 
@@ -67,16 +70,15 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
         " interactive queueing delay -84.8 %",
         plot=("rate", "policy", ("slo", "latency_s", "interactive_queue_s")),
     )
-    stress: dict[str, list[dict[str, Any]]] = {}
-    for ratio in RATIOS:
-        for rate in RATES:
-            is_stress = (rate, ratio) == STRESS
-            number = scale.seeds if is_stress else scale.grid_seeds
-            for policy in known_orderings((*GRID, *ORACLES[1:]) if is_stress else GRID):
-                figures = _cell(scale, source, runner, chosen, policy, rate, ratio, number)
-                experiment.rows.append(_row(policy, rate, ratio, figures))
-                if is_stress:
-                    stress[policy] = figures
+    cells = [
+        (policy, rate, ratio)
+        for ratio in RATIOS
+        for rate in RATES
+        for policy in known_orderings((*GRID, *ORACLES[1:]) if (rate, ratio) == STRESS else GRID)
+    ]
+    found = _run_cells(scale, source, runner, chosen, cells)
+    experiment.rows = [_row(*cell, found[cell]) for cell in cells]
+    stress = {policy: found[policy, r, b] for policy, r, b in cells if (r, b) == STRESS}
     experiment.headline = headline(stress)
     return experiment
 
@@ -165,21 +167,27 @@ def _spec(
     return with_truth(with_policy(spec, ordering=policy), policy)
 
 
-def _cell(
+def _run_cells(
     scale: Scale,
     source: JobSource,
     runner: Runner,
     setup: SetUp,
-    policy: str,
-    rate: float,
-    ratio: float,
-    number: int,
-) -> list[dict[str, Any]]:
-    return runner.over_seeds(
-        lambda seed: _spec(scale, source, setup, policy, rate, ratio, seed),
-        scale.runs(number),
-        f"{policy} rate {rate} batch {ratio}",
-    )
+    cells: Sequence[Cell],
+) -> dict[Cell, list[dict[str, Any]]]:
+    """Figures of every cell, one per seed."""
+    keys = [
+        (cell, seed)
+        for cell in cells
+        for seed in scale.runs(scale.seeds if cell[1:] == STRESS else scale.grid_seeds)
+    ]
+    tasks = [
+        (_spec(scale, source, setup, *cell, seed), f"{cell[0]} rate {cell[1]} batch {cell[2]}")
+        for cell, seed in keys
+    ]
+    found: dict[Cell, list[dict[str, Any]]] = {cell: [] for cell in cells}
+    for (cell, _), figures in zip(keys, runner.run_all(tasks), strict=True):
+        found[cell].append(figures)
+    return found
 
 
 def _row(policy: str, rate: float, ratio: float, figures: list[dict[str, Any]]) -> dict[str, Any]:

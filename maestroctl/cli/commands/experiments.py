@@ -35,6 +35,7 @@ def run(
     ),
     jobs: Annotated[int | None, typer.Option(min=20, help="Jobs per run.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions of headline cells.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     quick: Annotated[
         bool, typer.Option("--quick", help="Small runs, to see that it works.")
     ] = False,
@@ -54,7 +55,7 @@ def run(
         scale = replace(scale, seeds=seeds)
     documents = []
     for one in list(EXPERIMENTS) if name == "all" else [name]:
-        experiment = run_experiment(one, scale, data, _progress)
+        experiment = run_experiment(one, scale, data, _progress, workers=workers)
         paths = output.write(experiment, out)
         documents.append(output.document(experiment))
         if not as_json:
