@@ -101,6 +101,10 @@ def _spec(scale: Scale, source: JobSource, seed: int) -> SimulationSpec:
     fleet = make_fleet(profiles, NODES)
     rtts = {NodeName(f"n{number}"): rtt for number, rtt in enumerate(RTTS_S, start=1)}
     world = WorldSpec(
-        fleet, {p.model: p for p in profiles}, NetworkSpec(snapshot_every_s=1.0), rtts=rtts
+        fleet,
+        {p.model: p for p in profiles},
+        NetworkSpec(snapshot_every_s=1.0),
+        prefix_cache=True,
+        rtts=rtts,
     )
     return SimulationSpec(world, workload, PredictionError("lognormal", LENGTH_RHO), source)

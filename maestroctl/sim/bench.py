@@ -58,7 +58,7 @@ def make_spec(stages: int, ordering: str, data: Path | None) -> SimulationSpec:
 
 
 def main() -> None:
-    """Run and print one JSON document; exit code 1 when it took more than `TARGET_S` of one core."""
+    """Run and print one JSON document; exit code 1 when it took over `TARGET_S` of one core."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--stages", type=int, default=STAGES)
     parser.add_argument("--ordering", default="fcfs")

@@ -86,9 +86,17 @@ def make_simulation(
         or (ClassSpec(ServiceClass.INTERACTIVE, 1.0),),
     )
     batched = run.integer("max_num_batched_tokens", 2048)
+    prefix_cache = run.flag("prefix_cache")
     run.finish()
     spec = SimulationSpec(
-        WorldSpec(fleet, profiles, _network(root), max_num_batched_tokens=batched, rtts=rtts),
+        WorldSpec(
+            fleet,
+            profiles,
+            _network(root),
+            max_num_batched_tokens=batched,
+            prefix_cache=prefix_cache,
+            rtts=rtts,
+        ),
         workload,
         _error(root.table("prediction")),
         source,
@@ -291,6 +299,13 @@ class _Reader:
         found = self._take(name, default)
         if not isinstance(found, int) or isinstance(found, bool) or found < 0:
             raise self.mistake(name, found, "a whole number")
+        return found
+
+    def flag(self, name: str) -> bool:
+        """True or false; false when absent."""
+        found = self._take(name, False)
+        if not isinstance(found, bool):
+            raise self.mistake(name, found, "true or false")
         return found
 
     def number(self, name: str, default: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, assert_never
 
 from maestroctl.domain.ids import JobId, NodeName, StageId
-from maestroctl.domain.outcome import Outcome, Usage
+from maestroctl.domain.outcome import Outcome
 from maestroctl.domain.records import DecisionRecord
 from maestroctl.domain.stage import PromptTokens, StageDescriptor
 from maestroctl.scheduler.coordinator_core import CoordinatorCore
@@ -159,6 +159,7 @@ class SimCoordinator:
             stage = self._stages.get(event.stage_id)
             if stage is not None and event.usage is not None:
                 stage.row.output_tokens = event.usage.output_tokens
+                stage.row.cached_tokens = event.usage.cached_tokens
 
     def _carry_out(self, effect: CoordinatorEffect, now_s: float) -> None:
         match effect:
@@ -209,7 +210,8 @@ class SimCoordinator:
             effect.key,
         )
         node = self._nodes[effect.node]
-        self._loop.after(node.rtt_s / 2, node.offer, offer, stage.call.output_tokens)
+        conversation = f"{row.job_id}/{stage.call.role}"
+        self._loop.after(node.rtt_s / 2, node.offer, offer, stage.call.output_tokens, conversation)
 
     def _advise(self, effect: AdvisePrewarm) -> None:
         node = self._nodes[effect.node]
@@ -225,11 +227,6 @@ class SimCoordinator:
         stage = self._stages.get(stage_id)
         if stage is not None:
             stage.row.activation, stage.row.activation_s = kind, seconds
-
-    @staticmethod
-    def usage(prompt_tokens: int, output_tokens: int) -> Usage:
-        """Exact counts, as an engine gives them."""
-        return Usage(prompt_tokens, output_tokens)
 
     # --- runs of steps --------------------------------------------------------------------------
 

@@ -68,13 +68,15 @@ class Sequence:
         "todo",
     )
 
-    def __init__(self, name: str, key: float, prompt: int, output: int, booked: int) -> None:
+    def __init__(
+        self, name: str, key: float, prompt: int, output: int, booked: int, cached: int = 0
+    ) -> None:
         self.name = name
         self.key = key
         self.order = 0
         self.context = max(1, prompt)
         self.left = max(1, output)
-        self.todo = self.context
+        self.todo = max(1, self.context - cached)
         self.booked = booked
         self.base = 0
         self.joined = 0
@@ -173,6 +175,11 @@ class EngineModel:
     def kv_used_tokens(self) -> int:
         """Tokens in KV at the last boundary."""
         return self._sum_base + self._v * len(self._decoding) + self._prefill_kv
+
+    @property
+    def kv_free_tokens(self) -> float:
+        """KV that no sequence uses."""
+        return self._kv_tokens - self.kv_used_tokens
 
     def submit(self, sequence: Sequence) -> None:
         """A stage comes in."""

@@ -17,7 +17,7 @@ from maestroctl.domain.engine import EngineAbilities, EngineReadings
 from maestroctl.domain.fleet import NodeSpec
 from maestroctl.domain.ids import DeviceName, ModelName, StageId
 from maestroctl.domain.llm import ModelProfile, ModelSpec
-from maestroctl.domain.outcome import Outcome
+from maestroctl.domain.outcome import Outcome, Usage
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.records import DecisionRecord
 from maestroctl.scheduler.effects import (
@@ -57,6 +57,7 @@ from maestroctl.scheduler.node_core import NodeCore
 from maestroctl.sim.engine_model import Device, EngineModel, Sequence
 from maestroctl.sim.loop import EventLoop, Handle, Timers
 from maestroctl.sim.network import NetworkSpec
+from maestroctl.sim.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
     from maestroctl.sim.coordinator_host import SimCoordinator
@@ -72,12 +73,24 @@ EngineEffect = StartEngine | WakeEngine | SleepEngine | SuspendEngine | ResumeEn
 class _Stage:
     """A stage in the node."""
 
-    __slots__ = ("aborted", "attempt", "engine", "offer", "offered_s", "output", "sent")
+    __slots__ = (
+        "aborted",
+        "attempt",
+        "cached",
+        "conversation",
+        "engine",
+        "offer",
+        "offered_s",
+        "output",
+        "sent",
+    )
 
-    def __init__(self, offer: StageOffered, output: int, now_s: float) -> None:
+    def __init__(self, offer: StageOffered, output: int, conversation: str, now_s: float) -> None:
         self.offer = offer
         self.attempt = offer.attempt
         self.output = output
+        self.conversation = conversation
+        self.cached = 0
         self.offered_s = now_s
         self.engine: _Engine | None = None
         self.sent = False
@@ -91,6 +104,7 @@ class _Engine:
         "activated",
         "activated_s",
         "busy_s",
+        "cache",
         "devices",
         "limit",
         "model",
@@ -107,6 +121,7 @@ class _Engine:
         self.pending: Handle | None = None
         self.activated = ("", 0.0)  # kind and seconds of the last start or wake
         self.activated_s = -math.inf
+        self.cache = PrefixCache()
         self.busy_s = 0.0  # of processes that are gone; likewise `num_preempted`
         self.num_preempted = 0
 
@@ -117,6 +132,7 @@ class SimNode:
     Args:
         devices: budgets, ``host`` included.
         max_num_batched_tokens: of every engine.
+        prefix_cache: engines keep what conversations had before.
     """
 
     def __init__(
@@ -132,6 +148,7 @@ class SimNode:
         *,
         rtt_s: float | None = None,
         max_num_batched_tokens: int = 2048,
+        prefix_cache: bool = False,
         record: Callable[[DecisionRecord], None] | None = None,
     ) -> None:
         self.name = spec.name
@@ -142,6 +159,7 @@ class SimNode:
         self._network = network
         self._models = models
         self._max_tokens = max_num_batched_tokens
+        self._prefix_cache = prefix_cache
         self._record = record
         self._devices = {device: Device() for device in devices}
         self._engines = {f"{m}@{spec.name}": _Engine(p) for m, p in profiles.items()}
@@ -191,9 +209,13 @@ class SimNode:
         if self._network.snapshot_every_s is not None:
             self._loop.after(self._network.snapshot_every_s, self._tick)
 
-    def offer(self, offer: StageOffered, output_tokens: int) -> None:
-        """A stage came from the coordinator."""
-        self._stages[offer.stage_id] = _Stage(offer, output_tokens, self._loop.now_s)
+    def offer(self, offer: StageOffered, output_tokens: int, conversation: str) -> None:
+        """A stage came from the coordinator.
+
+        Args:
+            conversation: whose earlier prompts this one goes on from.
+        """
+        self._stages[offer.stage_id] = _Stage(offer, output_tokens, conversation, self._loop.now_s)
         self.post(offer)
 
     def withdraw(self, stage_id: StageId) -> None:
@@ -266,9 +288,17 @@ class SimNode:
         assert engine.model is not None
         stage.engine = engine
         offer = stage.offer
+        if self._prefix_cache:
+            room = engine.model.kv_free_tokens
+            stage.cached = engine.cache.take(stage.conversation, offer.prompt_tokens, room)
         engine.model.submit(
             Sequence(
-                offer.stage_id, offer.key, offer.prompt_tokens, stage.output, offer.booked_tokens
+                offer.stage_id,
+                offer.key,
+                offer.prompt_tokens,
+                stage.output,
+                offer.booked_tokens,
+                stage.cached,
             )
         )
 
@@ -330,10 +360,18 @@ class SimNode:
     def _finish(self, name: str) -> None:
         stage_id = StageId(name)
         stage = self._stages.pop(stage_id)
+        if self._prefix_cache:
+            self._keep_prefix(stage)
         self.post(StageLeft(stage_id))
-        assert self.coordinator is not None
-        usage = self.coordinator.usage(stage.offer.prompt_tokens, stage.output)
+        usage = Usage(stage.offer.prompt_tokens, stage.output, stage.cached)
         self._tell(StageEnded(stage_id, stage.attempt, Outcome.FINISHED, True, usage))
+
+    def _keep_prefix(self, stage: _Stage) -> None:
+        engine = stage.engine
+        assert engine is not None
+        assert engine.model is not None
+        tokens = stage.offer.prompt_tokens + stage.output
+        engine.cache.keep(stage.conversation, tokens, engine.model.kv_free_tokens)
 
     def _gone(self, name: str) -> None:
         stage_id = StageId(name)
@@ -363,8 +401,10 @@ class SimNode:
                 seconds = profile.wake_s
             case SleepEngine():
                 seconds = profile.sleep_s
+                engine.cache.clear()
             case SuspendEngine():
                 seconds = profile.sleep_s
+                engine.cache.clear()
                 assert engine.model is not None
                 self._loop.after(0.0, engine.model.suspend)
             case StopEngine():
@@ -430,6 +470,7 @@ class SimNode:
         engine.busy_s += engine.model.busy_s
         engine.num_preempted += engine.model.num_preempted
         engine.model = None
+        engine.cache.clear()
         for stage_id, stage in list(self._stages.items()):
             if stage.engine is engine and stage.aborted is not None:
                 del self._stages[stage_id]

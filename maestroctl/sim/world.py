@@ -34,6 +34,7 @@ class WorldSpec:
         fleet: nodes with `memory_bytes` and `host_memory_bytes`, models, `[policy]`.
         profiles: cost of each model, the same on every node.
         num_devices: devices per node.
+        prefix_cache: engines keep what conversations had before.
         rtts: per node, where it is not the network's.
     """
 
@@ -43,6 +44,7 @@ class WorldSpec:
     abilities: EngineAbilities = GPU_ABILITIES
     num_devices: int = 1
     max_num_batched_tokens: int = 2048
+    prefix_cache: bool = False
     rtts: Mapping[NodeName, float] = field(default_factory=dict)
 
 
@@ -110,6 +112,7 @@ class World:
                 spec.network,
                 rtt_s=spec.rtts.get(name, cluster.rtt_s if cluster else None),
                 max_num_batched_tokens=spec.max_num_batched_tokens,
+                prefix_cache=spec.prefix_cache,
                 record=record,
             )
         for sim_node in self.nodes.values():

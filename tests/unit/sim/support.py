@@ -52,6 +52,7 @@ def make_world(
     network: NetworkSpec = NO_NETWORK,
     memory: int = 1 << 50,
     error: PredictionError | None = None,
+    prefix_cache: bool = False,
     **options: Any,
 ) -> World:
     """Nodes that each may run all of `profiles`."""
@@ -67,7 +68,7 @@ def make_world(
         clusters={cluster: ClusterSpec(cluster)},
         policy=policy or PolicySpec(),
     )
-    spec = WorldSpec(fleet, {p.model: p for p in shown}, network)
+    spec = WorldSpec(fleet, {p.model: p for p in shown}, network, prefix_cache=prefix_cache)
     return World(spec, error, **options)
 
 

@@ -15,6 +15,7 @@ from maestroctl.errors import InvariantViolation
 from maestroctl.sim.jobs import Call, JobRow, StageRow
 from maestroctl.sim.network import NetworkSpec
 from maestroctl.sim.prediction import PredictionError
+from maestroctl.sim.prefix_cache import PrefixCache
 from maestroctl.store.rows import JobRow as StoredJob
 from maestroctl.store.rows import StageAttemptRow
 from maestroctl.telemetry import metrics
@@ -108,3 +109,28 @@ def test_a_stage_that_no_node_can_serve_is_an_error_and_no_endless_run() -> None
     except InvariantViolation:
         return
     assert result.jobs[0].status.value == "failed"
+
+
+def test_a_conversation_that_goes_on_prefills_only_what_is_new() -> None:
+    cost = IterationCost(0.0, 0.0, 0.0, 0.001)
+    calls = [
+        Call("x", (ModelName("m"),), 1000, 100),
+        Call("x", (ModelName("m"),), 1500, 1),
+        Call("y", (ModelName("m"),), 1500, 1),
+    ]
+    plain = make_world([make_profile(iteration=cost)]).run([many_calls(0, 1.0, calls)])
+    world = make_world([make_profile(iteration=cost)], prefix_cache=True)
+    cached = world.run([many_calls(0, 1.0, calls)])
+    assert plain.jobs[0].finished_at == pytest.approx(1.0 + 4.0)
+    assert cached.jobs[0].finished_at == pytest.approx(1.0 + 1.0 + 0.4 + 1.5)
+    assert [row.cached_tokens for row in cached.stages] == [0, 1100, 0]
+
+
+def test_cached_prefixes_give_way_oldest_first() -> None:
+    cache = PrefixCache()
+    cache.keep("a", 100, 1000)
+    cache.keep("b", 200, 1000)
+    assert cache.take("b", 500, 250) == 200  # room for 250: "a" had to go
+    assert cache.take("a", 500, 1000) == 0
+    cache.keep("c", 300, 1000)
+    assert cache.take("c", 200, 1000) == 199  # one token is always computed
