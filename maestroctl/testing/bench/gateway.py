@@ -96,9 +96,9 @@ async def measure(sizes: Sizes, *, with_litellm: bool) -> Measured:
             say(f"latency and throughput, repeat {number + 1} of {sizes.repeats}")
             await measure_latency(measured, paths, MODELS[0])
             await measure_load(measured, loads, MODELS[0])
-        await _measure_streams(measured, product)
         say(f"memory over {sizes.growth_requests} requests")
         await measure_growth(measured, product, MODELS[0])
+        await _measure_streams(measured, product)
         measured.others_cores = load.cores()
         measured.load_average = (begin, os.getloadavg()[0])
     return measured
