@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maestroctl.errors import ConfigError, MaestroError
+from maestroctl.errors import ConfigError, MaestroError, PredictorError
 from maestroctl.predict import baselines, metrics
 from maestroctl.predict.artifact import load_artifact
 from maestroctl.predict.gbm import BoolArray, DoubleArray
@@ -285,7 +285,12 @@ def evaluate_jobs(
     if latency_stages:
         progress("latency")
         served = model or train_model(jobs, replace(config, with_forest=False, num_folds=2))
-        out["latency_ms"] = measure_latency(served, jobs, latency_stages)
+        try:
+            out["latency_ms"] = measure_latency(served, jobs, latency_stages)
+        except PredictorError as exc:
+            # Hours of cross-validation must not be lost to a process that would not start.
+            progress(f"latency could not be measured: {exc}")
+            out["latency_ms"] = {"median": None, "p99": None, "stages": 0}
     if online:
         out["learning_curve"] = learning_curves(jobs, model, config, progress=progress)
     return out
