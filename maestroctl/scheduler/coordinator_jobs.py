@@ -9,6 +9,7 @@ needs a timer: idle jobs are in order of time, and each new one pushes the old o
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from maestroctl.domain.ids import JobId
@@ -36,8 +37,10 @@ class JobTable:
     def __init__(self, on_gone: Callable[[JobId], None]) -> None:
         self._on_gone = on_gone
         self._jobs: dict[JobId, JobState] = {}
-        self._idle: dict[JobId, JobState] = {}  # undeclared, without stages, oldest first
-        self._finished: dict[JobId, None] = {}  # workflow runs that are over, oldest first
+        # Undeclared, without stages; workflow runs that are over: oldest first. A plain dict that
+        # loses its oldest keys is slow to find the next one, an OrderedDict is not.
+        self._idle: OrderedDict[JobId, JobState] = OrderedDict()
+        self._finished: OrderedDict[JobId, None] = OrderedDict()
 
     def __iter__(self) -> Iterator[JobState]:
         return iter(self._jobs.values())
@@ -114,7 +117,7 @@ class JobTable:
         del self._jobs[job.job_id]
         self._finished[job.job_id] = None
         if len(self._finished) > MAX_FINISHED:
-            del self._finished[next(iter(self._finished))]
+            self._finished.popitem(last=False)
         self._on_gone(job.job_id)
 
     def _forget_old(self, now_s: float) -> None:

@@ -124,6 +124,7 @@ class World:
         self.timers: dict[str, float] = {}
         self.connected: dict[str, None] = {}
         self.stages: dict[str, StageDescriptor] = {}
+        self.models: dict[str, tuple[str, ...]] = {}  # as chosen, of live stages
         self.live: dict[str, None] = {}  # arrived, not resolved
         self.sent: dict[str, Sent] = {}
         self.attempts: dict[str, int] = {}
@@ -151,6 +152,8 @@ class World:
             self.live[event.stage.stage_id] = None
             self.attempts[event.stage.stage_id] = 0
         effects = self.core.handle(event, self.now_s)
+        views = (*self.core.queued(), *self.core.in_flight())
+        self.models = {view.stage_id: view.models for view in views}
         for effect in effects:
             self.carry_out(effect)
         self.core.validate()
@@ -214,14 +217,14 @@ class World:
         assert len(here) <= self.nodes[effect.node].said_slots[effect.model], "beyond its slots"
 
     def check_order(self, stage: StageDescriptor, effect: DispatchStage) -> None:
-        """FCFS among stages of the same candidates that have not had a turn."""
+        """FCFS among stages that the model may serve and that have not had a turn."""
         if effect.attempt > 1:
             return
         for stage_id in self.live:
             other = self.stages[stage_id]
             if stage_id in self.sent or self.attempts[stage_id] or stage_id == stage.stage_id:
                 continue
-            if other.candidates == stage.candidates:
+            if effect.model in self.models.get(stage_id, ()):
                 assert (other.arrival_s, stage_id) > (stage.arrival_s, stage.stage_id)
 
     # --- nodes ----------------------------------------------------------------------------------
