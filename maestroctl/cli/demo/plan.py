@@ -13,7 +13,7 @@ cold start costs half a minute where a wake costs two seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -107,28 +107,33 @@ def make_plan(
         )
 
     budget = choose_budget(profile_with, free_bytes - _SPARE_BYTES)
-    profile, num_asleep = budget.profile, budget.num_asleep
+    profile = budget.profile
     models = [_model(name, prepared.source, engine, profile.kv_pool_bytes) for name in MODEL_NAMES]
-    fleet = FleetSpec(
-        models={model.name: model for model in models},
-        engines={engine.name: replace(engine, start_timeout_s=_START_LIMIT_S)},
-        nodes={
-            NodeName("local"): NodeSpec(
-                NodeName("local"), memory_bytes=budget.total_bytes, linger_s=_LINGER_S
-            )
-        },
-        clusters={ClusterName("local"): ClusterSpec(ClusterName("local"))},
-        coordinator=CoordinatorSpec(port=0, state=f"sqlite:///{state_dir / 'state.db'}"),
-    )
-    is_tight = num_asleep < len(MODEL_NAMES) - 1
+    fleet = _fleet(engine, models, budget.total_bytes, state_dir)
+    rounds = 2 if budget.num_asleep == len(MODEL_NAMES) - 1 else 1
     return DemoPlan(
         fleet=fleet,
-        answer=answer_workflow(fleet, rounds=1 if is_tight else 2),
-        digest=digest_workflow(fleet, rounds=1 if is_tight else 2),
-        num_asleep=num_asleep,
+        answer=answer_workflow(fleet, rounds=rounds),
+        digest=digest_workflow(fleet, rounds=rounds),
+        num_asleep=budget.num_asleep,
         budget_bytes=budget.total_bytes,
         awake_bytes=estimate_awake_bytes(profile, profile.kv_pool_bytes),
         asleep_bytes=estimate_asleep_bytes(profile),
+    )
+
+
+def _fleet(
+    engine: EngineSpec, models: Sequence[ModelSpec], budget_bytes: int, state_dir: Path
+) -> FleetSpec:
+    """This machine with a budget, a free port and state of its own."""
+    node = NodeSpec(NodeName("local"), memory_bytes=budget_bytes, linger_s=_LINGER_S)
+    cluster = ClusterSpec(ClusterName("local"))
+    return FleetSpec(
+        models={model.name: model for model in models},
+        engines={engine.name: replace(engine, start_timeout_s=_START_LIMIT_S)},
+        nodes={node.name: node},
+        clusters={cluster.name: cluster},
+        coordinator=CoordinatorSpec(port=0, state=f"sqlite:///{state_dir / 'state.db'}"),
     )
 
 
