@@ -2,8 +2,7 @@
 
 With it a job gives way between its stages; without it a job that has begun keeps its turn, so its
 next stage goes before every job that has not begun. The order among jobs that have not begun is
-the same. Rate 5 and batch ratio 0.6 are the paper's; the deadline factor is the one that the SLO
-sweep takes for its middle cell.
+the same. Rate 5 and batch ratio 0.6 are the paper's; the deadline factor is a fixed 5.
 """
 
 from __future__ import annotations
