@@ -178,7 +178,8 @@ class RequestError(MaestroError):
         hint: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
-        self.param = param
+        # A name of a header may come as a subclass of `str` that JSON encoders refuse.
+        self.param = None if param is None else str(param)
         self.retry_after_s = retry_after_s
         if code is not None:
             self.code = code

@@ -134,6 +134,7 @@ class Coordinator:
                     hint="leave `host` out to run the node on this machine",
                 )
             local = LocalNode(name, self._options.home / "nodes" / name, debug=self._options.debug)
+            local.check_folder()
             link = NodeLink(name, local.sockets, self._hello(name), self.host, local.ensure)
             self.host.links[name] = link
             self._local[name] = local

@@ -125,10 +125,13 @@ async def ps(gateway: Gateway, request: web.Request) -> web.StreamResponse:
 def _rows(
     model: ModelName, node: str, snapshot: NodeSnapshot | None, now_s: float
 ) -> list[dict[str, Any]]:
-    engines = [e for e in snapshot.engines if e.model == model] if snapshot else []
-    if engines:
-        return [{"model": model, "node": node, **_engine_fields(e, now_s)} for e in engines]
     never = dict(snapshot.never_fits).get(model) if snapshot else None
+    engines = [e for e in snapshot.engines if e.model == model] if snapshot else []
+    rows = [{"model": model, "node": node, **_engine_fields(e, now_s)} for e in engines]
+    if rows:
+        for row in rows:
+            row["failure"] = row["failure"] or never
+        return rows
     return [{"model": model, "node": node, **_STOPPED_FIELDS, "failure": never}]
 
 

@@ -78,7 +78,9 @@ def as_request_error(exc: Exception) -> RequestError:
 
 def error_fields(error: RequestError) -> dict[str, Any]:
     """The inner object: message, type, param, code."""
-    message = f"{error.message} {error.hint}" if error.hint else error.message
+    message = error.message
+    if error.hint:
+        message += f" {error.hint}" if message.endswith((".", "!", "?")) else f". {error.hint}"
     return {"message": message, "type": error.type, "param": error.param, "code": error.code}
 
 

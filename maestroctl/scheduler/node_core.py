@@ -228,7 +228,6 @@ def _make_engine(
         engine.status = EngineStatus.IDLE
         engine.tier = ResidencyTier.DEVICE
         engine.generation = 1
-        engine.idle_since_s = 0.0
     return engine
 
 

@@ -153,10 +153,11 @@ def read_usage(document: dict[str, Any]) -> Usage | None:
 
 
 def upstream_error(status: int, body: bytes) -> RequestError:
-    """A 5xx of an engine as the error the caller gets; plain-text bodies included."""
+    """A failure of an engine as the error the caller gets; plain-text bodies included."""
     document = _parse(body)
     text = _error_text(document) if document else body[:300].decode(errors="replace").strip()
-    return UpstreamFailed(f"the engine answered {status}: {text or 'no text'}")
+    hint = "`api_key_file` of the model holds the key it wants" if status in (401, 403) else None
+    return UpstreamFailed(f"the engine answered {status}: {text or 'no text'}", hint=hint)
 
 
 def _check_finish(choices: object) -> None:

@@ -100,7 +100,13 @@ class Control:
             if any(profile.model == model for profile in snapshot.profiles)
         ]
         if not links:
-            return f"no connected node has model {model!r}"
+            reasons = [
+                f"{snapshot.node}: {reason}"
+                for snapshot in self.nodes()
+                for unfit, reason in snapshot.never_fits
+                if unfit == model
+            ]
+            return "; ".join(reasons) or f"no connected node has model {model!r}"
         errors = await asyncio.gather(*(link.model_action(model, action) for link in links))
         return "; ".join(error for error in errors if error) or None
 

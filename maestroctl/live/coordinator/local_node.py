@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from pathlib import Path
 
 from maestroctl.domain.ids import NodeName
-from maestroctl.errors import NodeUnreachable
+from maestroctl.errors import FleetError, NodeUnreachable
 from maestroctl.live.coordinator.node_link import NodeSockets
 from maestroctl.live.timers import core_now_s
 from maestroctl.live.transport.wire import open_control
 
 _START_LIMIT_S = 20.0
 _POLL_S = 0.03
+_PROBE_BYTES = 1 << 16
+"""A log and a few small files."""
+_MAX_SOCKET_PATH = 107
+"""Bytes; `sun_path` of Linux without its end."""
 
 
 def node_sockets(node_dir: Path) -> NodeSockets:
@@ -47,6 +52,31 @@ class LocalNode:
     def pid(self) -> int | None:
         """Of the daemon we started; None when we use one that was there."""
         return self._process.pid if self._process is not None else None
+
+    def check_folder(self) -> None:
+        """Make the state folder and see that files and sockets can be made in it.
+
+        Raises:
+            FleetError: they cannot.
+        """
+        probe = self._node_dir / f".probe-{os.getpid()}"
+        try:
+            self._node_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                probe.write_bytes(bytes(_PROBE_BYTES))
+            finally:
+                probe.unlink(missing_ok=True)
+        except OSError as exc:
+            raise FleetError(
+                f"node {self.node!r} cannot keep its state in {self._node_dir}: {exc.strerror}",
+                hint="MAESTROCTL_HOME says where; it needs some free space and the right to write",
+            ) from exc
+        if len(os.fsencode(self.sockets.control.absolute())) > _MAX_SOCKET_PATH:
+            raise FleetError(
+                f"node {self.node!r} cannot listen in {self._node_dir}: the path of a socket has"
+                f" at most {_MAX_SOCKET_PATH} bytes",
+                hint="set MAESTROCTL_HOME to a shorter path",
+            )
 
     async def ensure(self) -> None:
         """Return once a daemon listens.

@@ -212,7 +212,8 @@ class StageCalls:
             outcome = Outcome(upstream.headers[StageHeaders.ABORTED])
             answer.failed(UpstreamFailed(body.decode(errors="replace")), outcome)
             return None
-        if upstream.status >= 500:
+        # 401 and 403: it is our key that the engine refuses, never the caller's.
+        if upstream.status >= 500 or upstream.status in (401, 403):
             answer.failed(upstream_error(upstream.status, body))
             return None
         if upstream.status < 400:

@@ -139,7 +139,8 @@ def read_api_key(path: str | None) -> str | None:
     """Key from a file: its first line that is not empty.
 
     Raises:
-        ConfigError: the file cannot be read, is empty, or others may read it.
+        ConfigError: the file cannot be read, is empty, others may read it, or no header can carry
+            what it holds.
     """
     if path is None:
         return None
@@ -149,10 +150,17 @@ def read_api_key(path: str | None) -> str | None:
         lines = [line.strip() for line in file.read_text().splitlines() if line.strip()]
     except OSError as exc:
         raise ConfigError(f"the key file cannot be read: {exc.strerror}", file=path) from exc
+    except UnicodeDecodeError:
+        lines = ["\0"]
     if mode & 0o077:
         raise ConfigError("the key file may be read by others", file=path, hint=f"chmod 600 {path}")
     if not lines:
         raise ConfigError("the key file is empty", file=path)
+    if not (lines[0].isascii() and lines[0].isprintable()):
+        # The key itself is not shown.
+        raise ConfigError(
+            "the key file holds more than printable ASCII on its first line", file=path
+        )
     return lines[0]
 
 

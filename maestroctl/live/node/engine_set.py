@@ -78,6 +78,15 @@ class EngineSet:
         self._kept[effect.engine_id] = _Kept(engine)
         return engine
 
+    async def attach(self, engine_id: EngineId, model: ModelName) -> None:
+        """Take up an engine that somebody else runs; whether it answers is seen at each request.
+
+        Raises:
+            ConfigError: its address or the file of its key is no good.
+        """
+        engine = await make_engine(self._order(engine_id, model, 1, ()))
+        self._kept[engine_id] = _Kept(engine)
+
     async def recover(self) -> list[tuple[Engine, EngineOrder]]:
         """Take over the healthy engines of an earlier daemon; the others are stopped."""
         orders: dict[EngineId, EngineOrder] = {}

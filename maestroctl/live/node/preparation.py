@@ -15,7 +15,7 @@ from pathlib import Path
 
 from maestroctl.domain.engine import EngineAbilities, EngineStatus, ResidencyTier
 from maestroctl.domain.fleet import NodeSpec
-from maestroctl.domain.ids import ModelName
+from maestroctl.domain.ids import ModelName, make_engine_id
 from maestroctl.domain.llm import (
     EngineKind,
     EngineSpec,
@@ -49,6 +49,12 @@ class Preparation:
     abilities: dict[ModelName, EngineAbilities] = field(default_factory=dict)
     problems: dict[ModelName, str] = field(default_factory=dict)
 
+    def refuse(self, model: ModelName, exc: Exception) -> None:
+        """The model cannot be served here."""
+        hint = getattr(exc, "hint", None)
+        self.problems[model] = f"{exc}" + (f" ({hint})" if hint else "")
+        log.warning("model %s cannot be served: %s", model, self.problems[model])
+
 
 async def build_host(
     hello: CoordinatorHello,
@@ -64,6 +70,7 @@ async def build_host(
     for model in hello.models:
         await _prepare(model, engines[model.engine], bool(gpus), preparation)
     engine_set = EngineSet(state_dir, preparation.served, _thread_share(hello.node, bool(gpus)))
+    await _attach(engine_set, hello.node, preparation)
     core = NodeCore(
         hello.node,
         hello.policy,
@@ -89,15 +96,23 @@ async def _prepare(
         else:
             abilities = abilities_of(await find_capabilities(engine), model)
     except (MaestroError, OSError, ValueError) as exc:
-        hint = getattr(exc, "hint", None)
-        preparation.problems[model.name] = f"{exc}" + (f" ({hint})" if hint else "")
-        log.warning("model %s cannot be served: %s", model.name, preparation.problems[model.name])
+        preparation.refuse(model.name, exc)
         return
     # A small KV pool lowers the length, and an engine refuses to start with a longer one.
     sized = replace(model, max_model_len=profile.max_model_len) if folder is not None else model
     preparation.served[model.name] = ServedModel(sized, engine, folder)
     preparation.profiles[model.name] = profile
     preparation.abilities[model.name] = abilities
+
+
+async def _attach(engine_set: EngineSet, node: NodeSpec, preparation: Preparation) -> None:
+    """Engines that somebody else runs are never started, so they are taken up here."""
+    for model in list(preparation.served):
+        if not preparation.abilities[model].managed:
+            try:
+                await engine_set.attach(make_engine_id(model, node.name), model)
+            except (MaestroError, OSError, ValueError) as exc:
+                preparation.refuse(model, exc)
 
 
 async def _weights_and_profile(

@@ -11,6 +11,7 @@ Life of a stage here: offered -> (held until the core decides) -> refused | abor
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -34,6 +35,8 @@ from maestroctl.scheduler.events import (
     StageSentFirstByte,
     StageWithdrawn,
 )
+
+log = logging.getLogger(__name__)
 
 Verdict = ForwardStage | RefuseStage | AbortStage
 
@@ -164,7 +167,11 @@ class StageRelay:
                 upstream.close()
         except OSError as exc:
             self._host.post(StageLeft(held.stage_id))
-            _break_off(request, Outcome.FAILED, f"the engine broke off: {exc}")
+            _break_off(request, Outcome.FAILED, f"engine {to.engine_id} broke off: {exc}")
+        except Exception as exc:  # whatever it is, the booking may not stay for ever
+            log.exception("stage %s on engine %s", held.stage_id, to.engine_id)
+            self._host.post(StageLeft(held.stage_id))
+            _break_off(request, Outcome.FAILED, f"the relay failed: {type(exc).__name__}")
         except asyncio.CancelledError:
             self._leave_early(held, to)
             if held.aborted is None:
