@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from maestroctl.errors import MaestroError
+from maestroctl.errors import ConfigError, MaestroError
 from maestroctl.predict import evaluate, metrics, output_length
 from maestroctl.predict.embedding import WindowEmbedder, split_windows
 from maestroctl.predict.features import RowBuilder, fit_schema
@@ -38,15 +38,25 @@ from maestroctl.predict.train import (
     make_encoder,
 )
 
+EVALUATION = "evaluation"
 _ENCODERS = ("none", "sketch", "static", "minilm")
 _ENCODER_SAMPLE = 8
 _LATENCY_TEXTS = 150
 
 
 def measure_all(
-    stages: Path, routing: Path, work: Path, config: TrainConfig, say: Callable[[str], None]
+    stages: Path,
+    routing: Path,
+    work: Path,
+    config: TrainConfig,
+    say: Callable[[str], None],
+    only: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Every section, from the work folder where it was measured before."""
+    """Every section, from the work folder where it was measured before.
+
+    Args:
+        only: measure no other section than these; None = all.
+    """
     work.mkdir(parents=True, exist_ok=True)
     jobs: list[TraceJob] = []
 
@@ -56,7 +66,7 @@ def measure_all(
         return jobs
 
     sections: dict[str, Callable[[], Any]] = {
-        "evaluation": lambda: evaluate.evaluate_jobs(
+        EVALUATION: lambda: evaluate.evaluate_jobs(
             all_jobs(), config=config, with_baselines=True, intervals=True, progress=say
         ),
         "shippable": lambda: measure_shippable(all_jobs(), config, say),
@@ -68,6 +78,8 @@ def measure_all(
     out: dict[str, Any] = {}
     for name, measure in sections.items():
         kept = work / f"{name}.json"
+        if not kept.is_file() and only is not None and name not in only:
+            continue
         if not kept.is_file():
             say(f"measuring {name}")
             kept.write_text(json.dumps(measure(), indent=1))
@@ -202,6 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--routing", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("results/prediction"))
     parser.add_argument("--out", type=Path, default=Path("docs/prediction.md"))
+    parser.add_argument("--only", action="append", help="measure this section, not the others")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(argv)
     config = TrainConfig(num_threads=options.threads)
@@ -210,12 +223,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(text, file=sys.stderr, flush=True)
 
     try:
-        sections = measure_all(options.stages, options.routing, options.work, config, say)
+        sections = measure_all(
+            options.stages, options.routing, options.work, config, say, options.only
+        )
+        if EVALUATION not in sections:
+            raise ConfigError(
+                "the page needs the section 'evaluation'", hint=f"--only {EVALUATION}"
+            )
     except MaestroError as exc:
         print(f"report: {exc}", file=sys.stderr)
         return 1
     options.out.write_text(render_page(sections))
-    bins = sections["evaluation"]["calibration"]
+    bins = sections[EVALUATION]["calibration"]
     options.out.with_name("prediction-calibration.svg").write_text(render_calibration_svg(bins))
     return 0
 

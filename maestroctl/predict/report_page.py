@@ -17,21 +17,23 @@ are on their own data and stand beside ours for orientation only.
 
 
 def render_page(sections: Mapping[str, Section]) -> str:
-    """The whole page."""
-    parts = [
-        _HEAD,
-        _length(sections["evaluation"]),
-        _tool(sections["evaluation"]),
-        _total(sections["evaluation"]),
-        _ablations(sections["ablations"]),
-        _per_app(sections["evaluation"]),
-        _shippable(sections["evaluation"], sections["shippable"]),
-        _online(sections["online"]),
-        _encoders(sections["encoders"]),
-        _latency(sections["evaluation"]),
-        _routing(sections["routing"]),
-        _limits(sections),
-    ]
+    """The page; a section that was not measured is left out, all but the evaluation."""
+    measured = sections["evaluation"]
+    parts = [_HEAD, _length(measured), _tool(measured), _total(measured)]
+    if "ablations" in sections:
+        parts.append(_ablations(sections["ablations"]))
+    parts.append(_per_app(measured))
+    if "shippable" in sections:
+        parts.append(_shippable(measured, sections["shippable"]))
+    if "online" in sections:
+        parts.append(_online(sections["online"]))
+    if "encoders" in sections:
+        parts.append(_encoders(sections["encoders"]))
+    if measured.get("latency_ms"):
+        parts.append(_latency(measured))
+    if "routing" in sections:
+        parts.append(_routing(sections["routing"]))
+    parts.append(_LIMITS)
     return "\n".join(part.strip() + "\n" for part in parts)
 
 
@@ -293,8 +295,7 @@ precision 0.631 with ModernBERT-large on two benchmarks.)
 """
 
 
-def _limits(_sections: Mapping[str, Section]) -> str:
-    return """## Limits
+_LIMITS = """## Limits
 
 - Lengths of a few applications are lower bounds or were counted with another vocabulary; the
   traces' own notes say which.
