@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from maestroctl.config.home import home_dir
 from maestroctl.domain.fleet import FleetSpec
 from maestroctl.domain.ids import NodeName
 from maestroctl.domain.messages import PROTOCOL_VERSION, CoordinatorHello
-from maestroctl.errors import FleetError, MaestroError, StoreError
+from maestroctl.errors import FleetError, MaestroError, StateLocked, StoreError
 from maestroctl.gateway.app import create_app
 from maestroctl.gateway.server import GatewayServer
 from maestroctl.live.coordinator.control import Control
@@ -33,6 +34,7 @@ from maestroctl.scheduler.coordinator_core import CoordinatorCore
 from maestroctl.scheduler.events import ShutdownRequested
 from maestroctl.store.database import Store
 from maestroctl.store.journal import Journal
+from maestroctl.store.lock import StateLock
 from maestroctl.telemetry.exposition import Telemetry
 
 _NODE_STOP_LIMIT_S = 60.0
@@ -135,6 +137,7 @@ class Coordinator:
                 )
             local = LocalNode(name, self._options.home / "nodes" / name, debug=self._options.debug)
             local.check_folder()
+            stack.callback(_claim(name, self._options.home / "nodes" / name).release)
             link = NodeLink(name, local.sockets, self._hello(name), self.host, local.ensure)
             self.host.links[name] = link
             self._local[name] = local
@@ -179,3 +182,20 @@ class Coordinator:
     def _on_bug(self, exc: BaseException) -> None:
         if not self.failed.done():
             self.failed.set_exception(exc)
+
+
+def _claim(node: NodeName, node_dir: Path) -> StateLock:
+    """One coordinator per node: a second one would take its daemon and engines away.
+
+    Raises:
+        StateLocked: another coordinator, on a state of its own, has the node.
+    """
+    try:
+        return StateLock(node_dir / "coordinator")
+    except StateLocked as exc:
+        owner = re.search(r"pid \w+", exc.message)
+        raise StateLocked(
+            f"node {node!r} in {node_dir} belongs to another coordinator"
+            f" ({owner.group() if owner else 'pid unknown'})",
+            hint="stop it first, or set MAESTROCTL_HOME to another folder for this one",
+        ) from exc

@@ -185,9 +185,11 @@ async def stream_events(gateway: Gateway, request: web.Request, events: Any) -> 
         watcher.uncancel()
     finally:
         gateway.gate.unwatch(watcher)
-        if upcoming is not None and not upcoming.done():
+        if upcoming is not None:
             upcoming.cancel()
             await asyncio.wait({upcoming})
+            if not upcoming.cancelled():
+                upcoming.exception()  # the reader left as it ended: nobody else looks at it
         close = getattr(events, "aclose", None)
         if close is not None:
             await close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -296,3 +297,37 @@ async def test_a_node_elsewhere_is_refused_before_anything_starts(tmp_path: Path
     assert engines_of(tmp_path) == []
     async with running_coordinator(stub_fleet(tmp_path), tmp_path):  # and nothing holds the state
         pass
+
+
+async def test_two_coordinators_never_share_a_node(tmp_path: Path) -> None:
+    fleet = stub_fleet(tmp_path)
+    other = tmp_path / "other.toml"
+    other.write_text(stub_fleet_toml(tmp_path).replace("state.db", "other.db"))
+    async with (
+        running_coordinator(fleet, tmp_path) as coordinator,
+        aiohttp.ClientSession(coordinator.url) as session,
+    ):
+        assert (await ask(session, "alpha"))[0] == 200
+        env = {"MAESTROCTL_HOME": str(tmp_path / "home")}
+        done = await run("serve", other, "--listen", "127.0.0.1:0", env=env)
+        assert done.code == 4
+        assert f"pid {os.getpid()}" in done.err
+        assert (await ask(session, "alpha"))[0] == 200
+
+
+# --- followers -----------------------------------------------------------------------------------
+
+
+async def test_followers_that_leave_with_the_last_event_leave_no_trace(tmp_path: Path) -> None:
+    file, inputs = tmp_path / "w.toml", tmp_path / "inputs.jsonl"
+    file.write_text('[workflow]\nname = "w"\n[[step]]\nname = "a"\nprompt = "TOKENS 2"\n')
+    inputs.write_text('{"input": "x"}\n' * 20)
+    serve = ServeProcess(tmp_path / "f.toml", tmp_path / "home", free_port())
+    serve.fleet_file.write_text(stub_fleet_toml(tmp_path))
+    try:
+        await serve.start()
+        done = await run("submit", file, "--inputs", inputs, "--url", serve.url, "--json")
+        assert done.document["summary"]["finished"] == 20
+    finally:
+        await serve.stop()
+    assert "never retrieved" not in serve.log.read_text()
