@@ -25,6 +25,7 @@ from maestroctl.experiments.harness import (
 from maestroctl.experiments.setup import mixed_simulation
 from maestroctl.scheduler.coordinator_state import JobState
 from maestroctl.scheduler.ordering.base import OrderingPolicy
+from maestroctl.scheduler.ordering.costs import Costs
 from maestroctl.sim.workload import JobSource
 
 RATE_RPS = 5.0
@@ -41,6 +42,10 @@ class RunToCompletion(OrderingPolicy):
 
     def __init__(self, inner: OrderingPolicy) -> None:
         self._inner = inner
+
+    def use(self, costs: Costs) -> None:
+        """Passed on."""
+        self._inner.use(costs)
 
     def key(
         self, stage: StageDescriptor, job: JobState, prediction: Prediction, now_s: float

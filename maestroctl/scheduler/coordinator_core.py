@@ -65,6 +65,7 @@ from maestroctl.scheduler.events import (
     ToolsRan,
 )
 from maestroctl.scheduler.ordering.base import OrderingPolicy
+from maestroctl.scheduler.ordering.costs import Costs
 from maestroctl.scheduler.registry import make_model_choice, make_ordering, make_routing
 from maestroctl.scheduler.routing.fleet_state import FleetState
 from maestroctl.scheduler.routing.look_ahead import LookAhead
@@ -98,13 +99,22 @@ class CoordinatorCore:
         self._ordering = ordering or make_ordering(policy)
         self._model_choice = make_model_choice(policy)
         self._tables = tables = CoordinatorTables(FleetState(epoch), JobTable(self._job_gone))
+        self._costs = Costs(tables.fleet, tables.profile)
+        self._ordering.use(self._costs)
         self._timers = Timers()
-        self._dispatcher = Dispatcher(tables, self._timers, make_routing(policy), look_ahead, epoch)
+        self._dispatcher = Dispatcher(
+            tables, self._timers, make_routing(policy), self._ordering, look_ahead, epoch
+        )
         self._waiting = WaitingRoom(
             fleet, tables, self._timers, self._dispatcher, self._model_choice, max_queued
         )
         self._stages = StageFlow(
-            tables, self._dispatcher, self._waiting, self._ordering, self._model_choice
+            tables,
+            self._dispatcher,
+            self._waiting,
+            self._ordering,
+            self._model_choice,
+            self._costs,
         )
         self._on = self._handlers()
 
@@ -257,6 +267,7 @@ class CoordinatorCore:
             self._tables.counters.stale += 1
             return
         job.attained_s += event.seconds
+        self._tables.profile.tools_ran(event.job_id, event.step, event.seconds)
         self._ordering.on_tools_ran(job, event.step, event.seconds)
 
     def _job_cancelled(self, event: JobCancelled, now_s: float, out: Out) -> None:
@@ -298,6 +309,8 @@ class CoordinatorCore:
     ) -> None:
         """The workflow is over: end the stages it still has, then say so, once."""
         self._tables.log.append((now_s, job.job_id, status.value, reason))
+        if status is not JobStatus.FINISHED:
+            self._tables.profile.job_broken(job.job_id)
         self._drop_stages(
             job,
             reason or "its job is over",
@@ -330,6 +343,7 @@ class CoordinatorCore:
         self._dispatcher.pump_models(freed, now_s, out)
 
     def _job_gone(self, job_id: JobId) -> None:
+        self._tables.profile.job_finished(job_id)
         self._ordering.on_job_gone(job_id)
         self._model_choice.on_job_gone(job_id)
 

@@ -22,10 +22,11 @@ from maestroctl.domain.ids import ModelName
 from maestroctl.domain.prediction import Prediction
 from maestroctl.errors import InvariantViolation
 from maestroctl.scheduler.coordinator_records import record_route
-from maestroctl.scheduler.coordinator_state import StageState, StageStatus
+from maestroctl.scheduler.coordinator_state import LATE_RANK, StageState, StageStatus
 from maestroctl.scheduler.coordinator_tables import CoordinatorTables
 from maestroctl.scheduler.coordinator_timers import Out, Timers
 from maestroctl.scheduler.effects import AdvisePrewarm, DispatchStage
+from maestroctl.scheduler.ordering.base import LATE_SHARE, OrderingPolicy
 from maestroctl.scheduler.ordering.stage_queue import Entry, QueueClass
 from maestroctl.scheduler.routing.fleet_state import Place
 from maestroctl.scheduler.routing.look_ahead import LookAhead
@@ -44,12 +45,15 @@ class Dispatcher:
         tables: CoordinatorTables,
         timers: Timers,
         routing: RoutingPolicy,
+        ordering: OrderingPolicy,
         look_ahead: LookAhead | None,
         epoch: int,
     ) -> None:
         self._tables = tables
         self._timers = timers
         self._routing = routing
+        self._ordering = ordering
+        self._late_credit = 0.0
         self._look_ahead = look_ahead
         self._epoch = epoch
         self._last_dispatch_s: float | None = None
@@ -104,11 +108,13 @@ class Dispatcher:
         Dispatching only closes places, so a class whose head has none is done with.
         """
         tables = self._tables
+        if self._ordering.can_lapse:
+            classes = self._lapse(classes, now_s)
         heads: list[tuple[Entry, QueueClass]] = []
         for queue_class in classes:
             entry = queue_class.first()
             if entry is not None:
-                heads.append((entry, queue_class))
+                heads.append((self._turn(entry), queue_class))
         heapify(heads)
         while heads:
             entry, queue_class = heads[0]
@@ -118,6 +124,7 @@ class Dispatcher:
                 self.heed_wait(stage, decision, now_s, out)
                 heappop(heads)
                 continue
+            self._count_share(stage, heads)
             tables.queue.remove(stage)
             self._dispatch(stage, decision.place, decision, now_s, out)
             following = queue_class.first()
@@ -125,6 +132,44 @@ class Dispatcher:
                 heappop(heads)
             else:
                 heapreplace(heads, (following, queue_class))
+
+    def _lapse(self, classes: list[QueueClass], now_s: float) -> list[QueueClass]:
+        """Move stages that are late by now behind the others; the classes, with theirs."""
+        queue = self._tables.queue
+        found = {queue_class.key: queue_class for queue_class in classes}
+        for queue_class in classes:
+            entry = queue_class.first()
+            while entry is not None and entry[0] == 1:
+                stage = entry[4]
+                key = self._ordering.late_key(stage, now_s)
+                if key is None:
+                    break
+                queue.remove(stage)
+                stage.rank, stage.key = LATE_RANK, key
+                late = queue.push(stage, now_s)
+                late.opened_s = min(late.opened_s, queue_class.opened_s)
+                late.homeless_since_s = queue_class.homeless_since_s
+                found[late.key] = late
+                entry = queue_class.first()
+        return list(found.values())
+
+    def _turn(self, entry: Entry) -> Entry:
+        """The entry as it counts now: a late stage goes first when its share is due."""
+        if entry[0] == LATE_RANK and self._late_credit >= 1.0:
+            return (0, -math.inf, *entry[2:])
+        return entry
+
+    def _count_share(self, stage: StageState, heads: list[tuple[Entry, QueueClass]]) -> None:
+        """`stage` is dispatched: what the late ones that wait are owed for it.
+
+        Nothing is saved up while none waits, and at most one dispatch is owed.
+        """
+        if not self._ordering.can_lapse:
+            return
+        if stage.rank == LATE_RANK:
+            self._late_credit = 0.0
+        elif any(queue_class.key[5] for _, queue_class in heads):
+            self._late_credit = min(1.0, self._late_credit + LATE_SHARE)
 
     def check_pumped(self) -> None:
         """Raise when the first stage of some class could be dispatched now.

@@ -45,6 +45,7 @@ from maestroctl.scheduler.events import (
     StageStarted,
 )
 from maestroctl.scheduler.ordering.base import OrderingPolicy
+from maestroctl.scheduler.ordering.costs import Costs
 from maestroctl.scheduler.routing.fleet_state import Place
 from maestroctl.scheduler.routing.model_choice import ModelChoice
 
@@ -62,12 +63,14 @@ class StageFlow:
         waiting: WaitingRoom,
         ordering: OrderingPolicy,
         model_choice: ModelChoice,
+        costs: Costs,
     ) -> None:
         self._tables = tables
         self._dispatcher = dispatcher
         self._waiting = waiting
         self._ordering = ordering
         self._model_choice = model_choice
+        self._costs = costs
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -84,6 +87,7 @@ class StageFlow:
         job = tables.jobs.of_stage(stage, now_s)
         key = self._ordering.key(stage, job, event.prediction, now_s)
         state = StageState(stage, event.prediction, job, key)
+        state.path_s = tables.profile.path_s(stage.job_id)
         tables.stages[stage_id] = state
         job.add(state)
         tables.log.append((now_s, stage_id, "arrived", key))
@@ -143,7 +147,7 @@ class StageFlow:
         started = event.started or stage.status is StageStatus.STARTED
         if event.usage is not None:
             stage.output_tokens = event.usage.output_tokens
-        place = self._leave_node(stage, now_s)
+        place = self._leave_node(stage, now_s, event.outcome is Outcome.FINISHED)
         if started or event.outcome is Outcome.FINISHED:
             self._note_served(place, now_s)
             self._tables.resolve(stage, event.outcome, event.reason, now_s, out)
@@ -247,7 +251,7 @@ class StageFlow:
         place.ready_in_s = 0.0  # it answered: whatever the last snapshot said, it is awake
         self._waiting.patience.served(place.model, now_s)
 
-    def _leave_node(self, stage: StageState, now_s: float) -> Place:
+    def _leave_node(self, stage: StageState, now_s: float, finished: bool = False) -> Place:
         """Release the slot, and count what the job has attained by it."""
         place = self._dispatcher.leave_node(stage)
         served_s = now_s - stage.dispatched_s - stage.wake_s
@@ -256,6 +260,8 @@ class StageFlow:
         job = stage.job
         job.attained_s += served_s
         job.attained_tokens += stage.output_tokens
+        if finished:
+            self._costs.stage_finished(stage, place, served_s)
         self._ordering.on_stage_ended(stage.stage, job, served_s, stage.output_tokens)
         self._model_choice.on_stage_ended(stage.stage, job, stage.output_tokens)
         return place

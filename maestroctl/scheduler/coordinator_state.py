@@ -41,9 +41,13 @@ QueueKey = tuple[
     NodeName | None,
     ServiceClass,
     bool,
+    bool,
 ]
-"""Models, excluded places, node to avoid, service class, external: stages that agree on all of
-them can go to the same places, so only the first of them need be looked at."""
+"""Models, excluded places, node to avoid, service class, external, late: stages that agree on all
+of them can go to the same places, so only the first of them need be looked at. Late ones are apart
+because they have a share of the dispatches of their own."""
+
+LATE_RANK = 2
 
 
 class StageState:
@@ -52,7 +56,9 @@ class StageState:
     Attributes:
         models: which of its candidates may serve it, as the model choice decided.
         key: order, lower first; computed when it became ready, never while it waits.
-        rank: 1, or 0 once it was given back after its turn: then it goes before the others.
+        rank: 1, or 0 once it was given back after its turn: then it goes before the others; 2
+            (`LATE_RANK`) once its ordering policy found it late: then it goes after them.
+        path_s: execution and tool seconds of its job's longest branch before it.
         excluded: places that can never take it. `avoid`: node on which its last attempt failed.
         attempt: dispatches so far. `retries`: FAILED ones; `preemptions`: aborted for memory.
         queued_s: since when it has waited for a place; the first time counts.
@@ -74,6 +80,7 @@ class StageState:
         "last_reason",
         "models",
         "output_tokens",
+        "path_s",
         "place",
         "prediction",
         "preemptions",
@@ -97,6 +104,7 @@ class StageState:
         self.job = job
         self.key = key
         self.rank = 1
+        self.path_s = 0.0
         self.models = stage.candidates
         self.excluded: tuple[tuple[NodeName, ModelName], ...] = ()
         self.avoid: NodeName | None = None
@@ -124,7 +132,14 @@ class StageState:
     def class_key(self) -> QueueKey:
         """The queue class it belongs to now."""
         stage = self.stage
-        return (self.models, self.excluded, self.avoid, stage.service_class, stage.external)
+        return (
+            self.models,
+            self.excluded,
+            self.avoid,
+            stage.service_class,
+            stage.external,
+            self.rank == LATE_RANK,
+        )
 
 
 class JobState:

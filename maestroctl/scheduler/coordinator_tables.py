@@ -15,6 +15,7 @@ from maestroctl.errors import InvariantViolation
 from maestroctl.scheduler.coordinator_jobs import MAX_IDLE_JOBS, JobTable
 from maestroctl.scheduler.coordinator_state import CoordinatorCounters, StageState, StageStatus
 from maestroctl.scheduler.effects import CoordinatorEffect, ResolveStage
+from maestroctl.scheduler.execution_profile import ExecutionProfile
 from maestroctl.scheduler.ordering.stage_queue import StageQueue
 from maestroctl.scheduler.routing.fleet_state import FleetState
 
@@ -29,6 +30,7 @@ class CoordinatorTables:
 
     Attributes:
         on_node: stages sent to a node, in the order of their dispatch.
+        profile: what usually follows a stage (Maestro Eq 8).
         seq: last command number of this epoch.
         closing: `ShutdownRequested` came; nothing new is taken.
         log: (time, stage or job, what happened, detail), oldest first; formatted only when read.
@@ -41,6 +43,7 @@ class CoordinatorTables:
     parked: dict[StageId, StageState] = field(default_factory=dict)
     on_node: dict[NodeName, dict[StageId, StageState]] = field(default_factory=dict)
     counters: CoordinatorCounters = field(default_factory=CoordinatorCounters)
+    profile: ExecutionProfile = field(default_factory=ExecutionProfile)
     seq: int = 0
     closing: bool = False
     log: deque[tuple[float, str, str, object]] = field(

@@ -1,0 +1,93 @@
+"""What a stage costs and what follows it, in seconds, for the orders (Maestro Eqs 2, 7, 8).
+
+T_exec of a stage is Eq 2 at batch 1 times the pace of its model: how much longer its stages really
+took of late, batching and contention included. The pace makes predicted seconds comparable to the
+measured ones of the execution profile. A model without a profile (an engine that somebody else
+runs) starts from `UNKNOWN_TOKEN_S` and the pace does the rest.
+
+A stage is priced at its first candidate model: the order is asked before the model is chosen.
+"""
+
+from __future__ import annotations
+
+import math
+
+from maestroctl.domain.ids import ModelName
+from maestroctl.domain.llm import ModelProfile
+from maestroctl.domain.prediction import Prediction
+from maestroctl.domain.stage import StageDescriptor
+from maestroctl.estimate.service_time import estimate_execution_s
+from maestroctl.scheduler.coordinator_state import StageState
+from maestroctl.scheduler.execution_profile import ExecutionProfile
+from maestroctl.scheduler.routing.fleet_state import FleetState, Place
+
+UNKNOWN_TOKEN_S, UNKNOWN_PROMPT_S = 0.02, 0.0002
+"""Seconds per output and per prompt token of a model nobody has measured: a small one on a GPU."""
+_Z75_OVER_Z90 = 0.5263
+"""0.75 quantile of a log-normal, between its median (0) and its 0.9 quantile (1), in the log."""
+
+
+class Costs:
+    """Reads the fleet's profiles and the execution profile. Owner: `CoordinatorCore`."""
+
+    __slots__ = ("_fleet", "_profile")
+
+    def __init__(
+        self, fleet: FleetState | None = None, profile: ExecutionProfile | None = None
+    ) -> None:
+        self._fleet = fleet or FleetState(0)
+        self._profile = profile or ExecutionProfile()
+
+    def execution_s(self, stage: StageDescriptor, output_tokens: float) -> float:
+        """T_exec (Eq 2): prefill of the stage's prompt and decoding of that many tokens."""
+        model = stage.candidates[0]
+        nominal_s = _nominal_s(
+            self._model_profile(model), stage.prompt_tokens.full, max(0.0, output_tokens)
+        )
+        return nominal_s * self._profile.pace(model)
+
+    def remaining_work_s(self, stage: StageDescriptor, prediction: Prediction) -> float:
+        """T_rem (Eq 7): T_exec at the predicted median plus T_future, all branches."""
+        tokens = clamp_to_request(stage, prediction.output_q50)
+        return self.execution_s(stage, tokens) + self._profile.future_work_s(stage)
+
+    def remaining_path_s(self, stage: StageDescriptor, prediction: Prediction) -> float:
+        """T_rem along the critical path at the 0.75 quantile: what a deadline must allow for.
+
+        The quantiles of the two parts are added, so the sum errs on the late side.
+        """
+        tokens = clamp_to_request(stage, _quantile_75(prediction))
+        return self.execution_s(stage, tokens) + self._profile.future_path_s(stage, 0.75)
+
+    def stage_finished(self, stage: StageState, place: Place, served_s: float) -> None:
+        """The core tells that the stage finished at `place` after `served_s` of execution."""
+        self._profile.stage_ended(stage.stage, served_s, stage.path_s)
+        nominal_s = _nominal_s(
+            place.profile, stage.stage.prompt_tokens.full, float(stage.output_tokens)
+        )
+        self._profile.note_pace(place.model, nominal_s, served_s)
+
+    def _model_profile(self, model: ModelName) -> ModelProfile | None:
+        for place in self._fleet.places(model).values():
+            if place.profile is not None:
+                return place.profile
+        return None
+
+
+def clamp_to_request(stage: StageDescriptor, output_tokens: float) -> float:
+    """The request's own limit bounds what can come out."""
+    return output_tokens if stage.max_tokens is None else min(output_tokens, stage.max_tokens)
+
+
+def _nominal_s(profile: ModelProfile | None, prompt_tokens: int, output_tokens: float) -> float:
+    if profile is None:
+        return UNKNOWN_PROMPT_S * prompt_tokens + UNKNOWN_TOKEN_S * output_tokens
+    return estimate_execution_s(profile, prompt_tokens, output_tokens)
+
+
+def _quantile_75(prediction: Prediction) -> float:
+    """Between the two quantiles that are known, as if the length were log-normal."""
+    low, high = prediction.output_q50, prediction.output_q90
+    if low <= 0.0 or high <= low:
+        return low
+    return low * math.exp(_Z75_OVER_Z90 * math.log(high / low))
