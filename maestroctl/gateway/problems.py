@@ -80,7 +80,8 @@ def error_fields(error: RequestError) -> dict[str, Any]:
     """The inner object: message, type, param, code."""
     message = error.message
     if error.hint:
-        message += f" {error.hint}" if message.endswith((".", "!", "?")) else f". {error.hint}"
+        link = "" if message.endswith((".", "!", "?")) else "." if error.hint[0].isupper() else ";"
+        message += f"{link} {error.hint}"
     return {"message": message, "type": error.type, "param": error.param, "code": error.code}
 
 
