@@ -14,13 +14,35 @@ from maestroctl.errors import ConfigError
 from maestroctl.scheduler.node.degradation import DEGRADATION_POLICIES
 from maestroctl.scheduler.node.residency import RESIDENCY_POLICIES
 from maestroctl.scheduler.ordering.base import OrderingPolicy
+from maestroctl.scheduler.ordering.edf import Edf
 from maestroctl.scheduler.ordering.fcfs import Fcfs
+from maestroctl.scheduler.ordering.las import Las
+from maestroctl.scheduler.ordering.ltr import Ltr
+from maestroctl.scheduler.ordering.mlfq import Mlfq
+from maestroctl.scheduler.ordering.oracle_slo import OracleSlo
+from maestroctl.scheduler.ordering.oracle_srtf import OracleSrtf
+from maestroctl.scheduler.ordering.oracle_stjf import OracleStjf
+from maestroctl.scheduler.ordering.sjf import Sjf
+from maestroctl.scheduler.ordering.stjf import Stjf
+from maestroctl.scheduler.ordering.workflow_slo import WorkflowSlo
+from maestroctl.scheduler.ordering.workflow_srtf import WorkflowSrtf
 from maestroctl.scheduler.routing.model_choice import FirstModel, ModelChoice
 from maestroctl.scheduler.routing.pipeline import RoutingPolicy
 from maestroctl.scheduler.routing.single_node import make_single_node
 
 ORDERINGS: Mapping[str, Callable[[PolicySpec], OrderingPolicy]] = {
     "fcfs": lambda _policy: Fcfs(),
+    "edf": lambda _policy: Edf(),
+    "sjf": Sjf,
+    "las": Las,
+    "mlfq": Mlfq,
+    "ltr": Ltr,
+    "workflow_srtf": WorkflowSrtf,
+    "stjf": Stjf,
+    "workflow_slo": WorkflowSlo,
+    "oracle_srtf": OracleSrtf,
+    "oracle_stjf": OracleStjf,
+    "oracle_slo": OracleSlo,
 }
 ROUTINGS: Mapping[str, Callable[[PolicySpec], RoutingPolicy]] = {
     "single_node": make_single_node,

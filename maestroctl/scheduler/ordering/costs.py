@@ -38,13 +38,17 @@ class Costs:
         self._fleet = fleet or FleetState(0)
         self._profile = profile or ExecutionProfile()
 
+    def alone_s(self, stage: StageDescriptor, output_tokens: float) -> float:
+        """Eq 2 at batch 1: prefill of the stage's prompt and decoding of that many tokens.
+
+        Does not change with time, so equal stages get equal keys.
+        """
+        profile = self._model_profile(stage.candidates[0])
+        return _nominal_s(profile, stage.prompt_tokens.full, max(0.0, output_tokens))
+
     def execution_s(self, stage: StageDescriptor, output_tokens: float) -> float:
-        """T_exec (Eq 2): prefill of the stage's prompt and decoding of that many tokens."""
-        model = stage.candidates[0]
-        nominal_s = _nominal_s(
-            self._model_profile(model), stage.prompt_tokens.full, max(0.0, output_tokens)
-        )
-        return nominal_s * self._profile.pace(model)
+        """T_exec (Eq 2) at the pace of the model."""
+        return self.alone_s(stage, output_tokens) * self._profile.pace(stage.candidates[0])
 
     def remaining_work_s(self, stage: StageDescriptor, prediction: Prediction) -> float:
         """T_rem (Eq 7): T_exec at the predicted median plus T_future, all branches."""

@@ -1,0 +1,67 @@
+"""Shortest remaining time first over workflows (Maestro section III-D, Eqs 7 and 8).
+
+T_rem = T_exec of this stage + T_future of the job's state. Three things keep it calm:
+
+- Smoothing acts on the job's *total* W = attained + T_rem, as an EWMA over its stages; the size is
+  W - attained. An EWMA of T_rem itself would lag behind a quantity that falls by design.
+- Hysteresis: the job whose stage has just ended is the incumbent; its next size counts 0.9 of
+  itself, once, and only while no other stage has ended in between.
+- Aging as in `aging`.
+
+The paper names smoothing, hysteresis and aging and gives neither forms nor constants.
+"""
+
+from __future__ import annotations
+
+from maestroctl.domain.ids import JobId
+from maestroctl.domain.policy import PolicySpec
+from maestroctl.domain.prediction import Prediction
+from maestroctl.domain.stage import StageDescriptor
+from maestroctl.scheduler.coordinator_state import JobState
+from maestroctl.scheduler.ordering.aging import Aged
+
+SMOOTHING = 0.5
+"""Weight of the newest estimate of W."""
+HYSTERESIS = 0.9
+
+
+class WorkflowSrtf(Aged):
+    """Size = smoothed W - attained, in seconds of work."""
+
+    def __init__(self, policy: PolicySpec) -> None:
+        super().__init__(policy)
+        self._totals: dict[JobId, float] = {}  # W of live jobs, smoothed
+        self._incumbent: JobId | None = None
+
+    def size(self, stage: StageDescriptor, job: JobState, prediction: Prediction) -> float:
+        """Seconds."""
+        total_s = job.attained_s + self.remaining_s(stage, prediction)
+        known_s = self._totals.get(job.job_id)
+        if known_s is not None:
+            total_s = known_s + SMOOTHING * (total_s - known_s)
+        self._totals[job.job_id] = total_s
+        size = max(0.0, total_s - job.attained_s)
+        if self._incumbent == job.job_id:
+            self._incumbent = None
+            size *= HYSTERESIS
+        return size
+
+    def remaining_s(self, stage: StageDescriptor, prediction: Prediction) -> float:
+        """T_rem of Eq 7."""
+        return self._costs.remaining_work_s(stage, prediction)
+
+    def on_stage_ended(
+        self,
+        stage: StageDescriptor,  # noqa: ARG002
+        job: JobState,
+        served_s: float,  # noqa: ARG002
+        output_tokens: int,  # noqa: ARG002
+    ) -> None:
+        """The job is the incumbent now."""
+        self._incumbent = job.job_id
+
+    def on_job_gone(self, job_id: JobId) -> None:
+        """Forget it."""
+        self._totals.pop(job_id, None)
+        if self._incumbent == job_id:
+            self._incumbent = None
