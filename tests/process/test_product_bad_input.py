@@ -331,3 +331,42 @@ async def test_followers_that_leave_with_the_last_event_leave_no_trace(tmp_path:
     finally:
         await serve.stop()
     assert "never retrieved" not in serve.log.read_text()
+
+
+# --- more work than memory -----------------------------------------------------------------------
+
+FAN = """
+[workflow]
+name = "fan"
+[[step]]
+name = "plan"
+models = ["alpha"]
+prompt = "TOKENS 3"
+[[step]]
+name = "work"
+models = ["beta"]
+after = ["plan"]
+for_each = "{{ steps.plan.output | split }}"
+prompt = "TOKENS 4"
+[[step]]
+name = "join"
+models = ["alpha"]
+after = ["work"]
+prompt = "TOKENS 2"
+"""
+
+
+async def test_fifty_jobs_on_two_models_of_which_one_fits_all_finish_once(tmp_path: Path) -> None:
+    file, inputs = tmp_path / "w.toml", tmp_path / "inputs.jsonl"
+    file.write_text(FAN)
+    inputs.write_text('{"input": "x"}\n' * 50)
+    options = {"models": {"alpha": (), "beta": ()}, "memory": "2.2 GiB"}
+    async with serving(tmp_path, **options) as (coordinator, session):
+        done = await run("submit", file, "--inputs", inputs, "--url", coordinator.url, "--json")
+        assert done.document["summary"]["finished"] == 50
+        jobs = [one["job_id"] for one in done.document["results"]]
+        assert len(set(jobs)) == 50
+        for job_id in jobs[:5]:
+            async with session.get(f"/api/jobs/{job_id}") as response:
+                assert len((await response.json())["stages"]) == 5
+        await _nothing_is_booked(coordinator)
