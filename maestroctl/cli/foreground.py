@@ -11,6 +11,9 @@ from maestroctl.cli.exit_codes import ExitCode
 from maestroctl.cli.wiring import Coordinator, CoordinatorOptions
 from maestroctl.domain.fleet import FleetSpec
 
+_GC_THRESHOLDS = (50_000, 20, 50)
+"""Requests make hundreds of objects and hardly a cycle: the default looks every few requests."""
+
 
 async def run_foreground(fleet: FleetSpec) -> ExitCode:
     """Start, serve until told to stop, stop.
@@ -25,6 +28,7 @@ async def run_foreground(fleet: FleetSpec) -> ExitCode:
         await coordinator.start()
     gc.collect()
     gc.freeze()  # what start-up made stays: later collections need not walk it
+    gc.set_threshold(*_GC_THRESHOLDS)
     try:
         terminal.err.print(f"Serving {_models(fleet)} at [bold]{coordinator.url}/v1[/]")
         terminal.err.print("Ctrl-C drains and stops; a second one stops at once.", style="dim")

@@ -12,6 +12,8 @@ import json
 import re
 from typing import Any
 
+import msgspec
+
 from maestroctl.domain.messages import ABORT_COMMENT
 from maestroctl.domain.outcome import Usage
 from maestroctl.errors import RequestError, UpstreamFailed
@@ -27,6 +29,20 @@ _INTERESTING = re.compile(
 _NULL_USAGE = re.compile(rb',\s*"usage"\s*:\s*null')
 _BAD_FINISH = ("abort", "error")
 _STREAM_ENDS = ("response.completed", "response.incomplete", "response.failed", "message_stop")
+
+
+class _Finish(msgspec.Struct):
+    finish_reason: object = None
+
+
+class _Whole(msgspec.Struct):
+    """What is looked at of a whole answer; the text in it is skipped, not decoded."""
+
+    choices: list[_Finish] | None = None
+    usage: dict[str, Any] | None = None
+
+
+_WHOLE = msgspec.json.Decoder(_Whole)
 
 
 class BrokenAnswer(UpstreamFailed):
@@ -130,11 +146,13 @@ def watch_whole(body: bytes) -> Usage | None:
     Raises:
         BrokenAnswer: the engine aborted it although it answered 200, or it is not JSON.
     """
-    document = _parse(body)
-    if document is None:
-        raise BrokenAnswer("the engine answered with something that is not JSON")
-    _check_finish(document.get("choices"))
-    return read_usage(document)
+    try:
+        document = _WHOLE.decode(body)
+    except msgspec.MsgspecError as exc:
+        raise BrokenAnswer("the engine answered with something that is not JSON") from exc
+    for choice in document.choices or ():
+        _check_reason(choice.finish_reason)
+    return read_usage({"usage": document.usage})
 
 
 def read_usage(document: dict[str, Any]) -> Usage | None:
@@ -163,10 +181,13 @@ def upstream_error(status: int, body: bytes) -> RequestError:
 def _check_finish(choices: object) -> None:
     if isinstance(choices, list):
         for choice in choices:
-            if isinstance(choice, dict) and choice.get("finish_reason") in _BAD_FINISH:
-                raise BrokenAnswer(
-                    f"the engine ended the answer with finish_reason {choice['finish_reason']!r}"
-                )
+            if isinstance(choice, dict):
+                _check_reason(choice.get("finish_reason"))
+
+
+def _check_reason(reason: object) -> None:
+    if reason in _BAD_FINISH:
+        raise BrokenAnswer(f"the engine ended the answer with finish_reason {reason!r}")
 
 
 def _parse(data: bytes) -> dict[str, Any] | None:
