@@ -108,9 +108,10 @@ def _latency_section(measured: Measured) -> Section:
     for name in (DIRECT, BARE, OURS):
         middle = _latency(measured, name, lambda one: one.median)
         tail = _latency(measured, name, lambda one: one.p99)
-        rows.append(Row(f"{_NAMES[name]}", f"median {middle:.2f} ms, p99 {tail:.2f} ms"))
+        rows.append(Row(f"{_NAMES[name]}, median", f"{middle:.2f} ms"))
+        rows.append(Row(f"{_NAMES[name]}, p99", f"{tail:.2f} ms"))
     rows += [
-        Row("bare proxy adds", f"median {added[BARE]['median']:.2f} ms"),
+        Row("bare proxy adds, median", f"{added[BARE]['median']:.2f} ms"),
         Row(
             "maestroctl adds, median",
             f"{added[OURS]['median']:.2f} ms",
@@ -156,11 +157,11 @@ def _load_section(measured: Measured) -> Section:
             continue
         rate = spread([load.requests_per_s for load in loads])
         middle = spread([load.latency_ms.median for load in loads])
-        value = f"{rate:,.0f} req/s, p50 {middle:.1f} ms"
+        value = f"{rate:,.0f} req/s, p50 {middle.median:.1f} ms"
         is_ours = name == OURS
         rows.append(
             Row(
-                _NAMES[name],
+                f"throughput, {_NAMES[name]}",
                 value,
                 f">= {LEAST_REQUESTS_PER_S:,.0f} req/s" if is_ours else "",
                 rate.median >= LEAST_REQUESTS_PER_S if is_ours else None,

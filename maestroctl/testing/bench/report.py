@@ -46,11 +46,10 @@ class Section:
 
 
 def render(title: str, sections: Sequence[Section], notes: Sequence[str] = ()) -> str:
-    """The table, in `WIDTH` columns where its figures allow that."""
-    rows = [row for section in sections for row in section.rows]
-    names = max((len(row.name) for row in rows), default=0)
+    """The table, in `WIDTH` columns where its figures allow that; one line per target more."""
     lines = [title, "=" * len(title)]
     for section in sections:
+        names = max((len(row.name) for row in section.rows), default=0)
         lines += ["", section.heading]
         for row in section.rows:
             lines.append(f"  {row.name:<{names}}  {row.value}".rstrip())
@@ -69,7 +68,7 @@ def summary_line(sections: Sequence[Section]) -> str:
     unknown = ", ".join(row.name for row in judged if row.met is None)
     line = f"{met} of {len(judged)} targets met"
     line += f"; missed: {missed}" if missed else ""
-    return line + (f"; not measured: {unknown}" if unknown else "")
+    return textwrap.fill(line + (f"; not measured: {unknown}" if unknown else ""), WIDTH)
 
 
 def to_json_line(figures: Mapping[str, Any]) -> str:

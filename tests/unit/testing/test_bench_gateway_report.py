@@ -19,7 +19,7 @@ from maestroctl.testing.bench.gateway_runs import (
     whole_request,
 )
 from maestroctl.testing.bench.load_client import StreamResult
-from maestroctl.testing.bench.report import Row, to_json_line
+from maestroctl.testing.bench.report import Row, render, to_json_line
 from maestroctl.testing.bench.stats import Summary
 
 
@@ -108,7 +108,7 @@ def hungry(seen: Measured) -> None:
     ("spoil", "missed"),
     [
         (slow, {"maestroctl adds, median", "p99 above the bare proxy's"}),
-        (few, {"maestroctl", "maestroctl / LiteLLM"}),
+        (few, {"throughput, maestroctl", "maestroctl / LiteLLM"}),
         (lost, {"completed or cleanly refused"}),
         (
             hungry,
@@ -165,3 +165,8 @@ def test_the_request_of_the_closed_loop_has_a_body_of_one_kibibyte() -> None:
         body = request.partition(b"\r\n\r\n")[2]
         assert len(body) == 1024
         assert json.loads(body)["model"] == "alpha"
+
+
+def test_the_table_fits_a_terminal_of_80_columns() -> None:
+    sections, notes = make_sections(measured())
+    assert max(len(line) for line in render("Title", sections, notes).splitlines()) <= 80
