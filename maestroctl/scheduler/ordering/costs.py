@@ -91,7 +91,7 @@ def _nominal_s(profile: ModelProfile | None, prompt_tokens: int, output_tokens: 
 
 def _quantile_75(prediction: Prediction) -> float:
     """Between the two quantiles that are known, as if the length were log-normal."""
-    low, high = prediction.output_q50, prediction.output_q90
-    if low <= 0.0 or high <= low:
+    low, high = max(1.0, prediction.output_q50), prediction.output_q90  # a stage says something
+    if high <= low:
         return low
     return low * math.exp(_Z75_OVER_Z90 * math.log(high / low))

@@ -1,0 +1,179 @@
+"""Slack: least first while it can be met, and a share for those who are late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from maestroctl.domain.ids import JobId
+from maestroctl.domain.outcome import Outcome, Usage
+from maestroctl.domain.policy import PolicySpec
+from maestroctl.scheduler.coordinator_state import LATE_RANK, StageState
+from maestroctl.scheduler.effects import DispatchStage
+from maestroctl.scheduler.events import StageEnded
+from maestroctl.scheduler.execution_profile import ExecutionProfile
+from maestroctl.scheduler.ordering.edf import NO_DEADLINE_S
+from maestroctl.scheduler.ordering.oracle_slo import OracleSlo
+from maestroctl.scheduler.ordering.workflow_slo import WorkflowSlo
+from maestroctl.testing.coordinator_builders import (
+    arrival,
+    make_engine,
+    make_fleet,
+    make_snapshot,
+    make_stage,
+    node_says,
+)
+from tests.unit.scheduler.conftest import Coordinator
+from tests.unit.scheduler.ordering.support import make_costs, make_job, predict
+
+POLICY = PolicySpec(ordering="workflow_slo")
+
+
+def test_the_key_is_the_latest_start() -> None:
+    policy = OracleSlo(POLICY)
+    policy.use(make_costs())
+    stage = make_stage(prompt_tokens=0)
+    key = policy.key(stage, make_job(deadline_s=100.0), predict(1, totals={"m": 1000}), 0.0)
+    assert key == pytest.approx(100.0 - 0.04 - 42.0)
+
+
+def test_less_slack_goes_first_whatever_the_deadline() -> None:
+    policy = WorkflowSlo(POLICY)
+    policy.use(make_costs())
+    long = policy.key(make_stage("a"), make_job(deadline_s=100.0), predict(2000), 0.0)
+    short = policy.key(make_stage("b"), make_job(deadline_s=50.0), predict(10), 0.0)
+    assert long < short
+
+
+def test_an_uncertain_length_is_started_earlier() -> None:
+    policy = WorkflowSlo(POLICY)
+    job = make_job(deadline_s=100.0)
+    sure = policy.key(make_stage(), job, predict(100, 100), 0.0)
+    unsure = policy.key(make_stage(), job, predict(100, 1000), 0.0)
+    assert unsure < sure
+
+
+def test_branches_are_counted_once() -> None:
+    profile = ExecutionProfile()
+    for number in range(64):
+        job = JobId(f"j{number}")
+        stages = [replace(make_stage(role=r, job=job), workflow="w", step=r) for r in "abc"]
+        profile.stage_ended(stages[0], 1.0, 0.0)
+        for branch in stages[1:]:
+            profile.stage_ended(branch, 30.0, 1.0)
+        profile.job_finished(job)
+    policy = WorkflowSlo(POLICY)
+    policy.use(make_costs(profile))
+    stage = replace(make_stage(role="a"), workflow="w", step="a")
+    key = policy.key(stage, make_job(deadline_s=100.0), predict(0), 0.0)
+    assert 100.0 - 45.0 < key < 100.0 - 25.0
+
+
+def test_without_a_deadline_the_shortest_goes_first_after_those_with_one() -> None:
+    policy = WorkflowSlo(POLICY)
+    short, long = (policy.key(make_stage(), make_job(), predict(n), 0.0) for n in (10, 900))
+    assert NO_DEADLINE_S <= short < long
+    state = StageState(make_stage(), predict(10), make_job(), short)
+    assert policy.late_key(state, 1e9) is None
+
+
+def test_a_stage_is_late_once_its_latest_start_has_passed() -> None:
+    policy = WorkflowSlo(POLICY)
+    job = make_job(deadline_s=100.0)
+    key = policy.key(make_stage(), job, predict(1000), 0.0)
+    state = StageState(make_stage(), predict(1000), job, key)
+    assert policy.late_key(state, key) is None
+    late = policy.late_key(state, key + 0.01)
+    assert late is not None
+    assert late > NO_DEADLINE_S
+    shorter = StageState(make_stage(), predict(10), job, 90.0)
+    other = policy.late_key(shorter, 95.0)
+    assert other is not None
+    assert other < late
+
+
+class Line:
+    """One slot of one engine under `workflow_slo`; stages run one after the other."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.tell = coordinator.tell
+        self.core = coordinator.core
+        self.attempts: dict[str, int] = {}
+
+    def arrive(self, name: str, deadline_s: float | None, at_s: float = 0.0) -> list[str]:
+        stage = replace(make_stage(name, prompt_tokens=0, arrival_s=at_s), deadline_s=deadline_s)
+        return self._sent(self.tell(arrival(stage, predict(10)), at_s))
+
+    def end(self, name: str, at_s: float) -> list[str]:
+        event = StageEnded(
+            make_stage(name).stage_id, self.attempts[name], Outcome.FINISHED, True, Usage(1, 10)
+        )
+        return self._sent(self.tell(event, at_s))
+
+    def _sent(self, effects: Sequence[object]) -> list[str]:
+        sent = [effect for effect in effects if isinstance(effect, DispatchStage)]
+        self.attempts.update({effect.stage_id: effect.attempt for effect in sent})
+        return [effect.stage_id for effect in sent]
+
+
+@pytest.fixture
+def line(coordinator: Coordinator) -> Line:
+    coordinator.begin(make_fleet(policy=POLICY), max_queued=1000)
+    coordinator.tell(node_says(make_snapshot(engines=[make_engine(slots=1)])))
+    return Line(coordinator)
+
+
+def test_a_late_stage_makes_way_for_those_that_can_be_in_time(line: Line) -> None:
+    assert line.arrive("now", 50.0) == ["now"]
+    line.arrive("hopeless", 5.0)
+    line.arrive("hopeful", 60.0)
+    assert line.end("now", 10.0) == ["hopeful"]
+    assert line.end("hopeful", 11.0) == ["hopeless"]
+
+
+def test_a_stage_that_is_not_late_yet_keeps_its_turn(line: Line) -> None:
+    line.arrive("now", 50.0)
+    line.arrive("soon", 20.0)
+    line.arrive("hopeful", 60.0)
+    assert line.end("now", 10.0) == ["soon"]
+
+
+def test_late_stages_get_one_dispatch_in_about_twenty(line: Line) -> None:
+    running = line.arrive("first", 1e6)[0]
+    for number in range(20):
+        line.arrive(f"late{number:02}", 5.0)
+    for number in range(300):
+        line.arrive(f"in-time{number:03}", 1e6 + number)
+    order = []
+    for number in range(200):
+        running = line.end(running, 10.0 + number)[0]
+        order.append(running)
+    late = [name for name in order if name.startswith("late")]
+    assert len(late) == 200 // 21
+    gaps = [order.index(b) - order.index(a) for a, b in pairwise(late)]
+    assert set(gaps) == {21}
+
+
+def test_late_stages_are_all_served_when_nobody_else_waits(line: Line) -> None:
+    running = line.arrive("first", 1e6)[0]
+    for number in range(5):
+        line.arrive(f"late{number}", 5.0)
+    served = []
+    for number in range(5):
+        running = line.end(running, 10.0 + number)[0]
+        served.append(running)
+    assert sorted(served) == [f"late{number}" for number in range(5)]
+
+
+def test_a_late_stage_is_shown_as_waiting_behind_the_others(line: Line) -> None:
+    line.arrive("now", 50.0)
+    line.arrive("hopeless", 5.0)
+    for name in ("a", "b"):
+        line.arrive(name, 60.0)
+    line.end("now", 10.0)
+    assert [view.stage_id for view in line.core.queued()] == ["b", "hopeless"]
+    late = line.core._tables.stages[make_stage("hopeless").stage_id]
+    assert late.rank == LATE_RANK
