@@ -12,6 +12,7 @@ from itertools import count
 from maestroctl.domain.engine import EngineStatus
 from maestroctl.domain.ids import NodeName
 from maestroctl.domain.outcome import JobStatus, Outcome
+from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.stage import StageDescriptor
 from maestroctl.domain.workflow import WorkflowSpec
 from maestroctl.scheduler.coordinator_core import CoordinatorCore
@@ -104,7 +105,8 @@ class FakeJob:
 class World:
     """Feeds a core, carries out its effects, and checks each of them."""
 
-    def __init__(self, max_queued: int = 6) -> None:
+    def __init__(self, max_queued: int = 6, ordering: str = "fcfs") -> None:
+        self.policy = PolicySpec(ordering=ordering)
         self.max_queued = max_queued
         self.ids: Iterator[int] = count()
         self.jobs: dict[str, FakeJob] = {}
@@ -119,7 +121,7 @@ class World:
         """A coordinator starts: nodes are not connected, stages of its predecessor are gone."""
         self.epoch += 1
         self.core = CoordinatorCore(
-            make_fleet(MODELS, NODES), self.epoch, max_queued=self.max_queued
+            make_fleet(MODELS, NODES, self.policy), self.epoch, max_queued=self.max_queued
         )
         self.timers: dict[str, float] = {}
         self.connected: dict[str, None] = {}
@@ -218,7 +220,7 @@ class World:
 
     def check_order(self, stage: StageDescriptor, effect: DispatchStage) -> None:
         """FCFS among stages that the model may serve and that have not had a turn."""
-        if effect.attempt > 1:
+        if effect.attempt > 1 or self.policy.ordering != "fcfs":
             return
         for stage_id in self.live:
             other = self.stages[stage_id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -57,9 +58,11 @@ def pick(things: Sequence[Any], number: int) -> Any:
 class CoordinatorLife(RuleBasedStateMachine):
     """Drives a `World`; the world checks every effect."""
 
+    ordering = "fcfs"
+
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = World(ordering=self.ordering)
 
     @initialize(connected=st.booleans())
     def some_nodes_are_there(self, connected: bool) -> None:
@@ -74,9 +77,16 @@ class CoordinatorLife(RuleBasedStateMachine):
         batch=st.booleans(),
         shared=st.booleans(),
         early_s=st.sampled_from([0.0, 0.0, 0.5]),
+        deadline_s=st.none() | st.sampled_from([3.0, 30.0]),
     )
     def a_stage_arrives(
-        self, candidates: Any, external: bool, batch: bool, shared: bool, early_s: float
+        self,
+        candidates: Any,
+        external: bool,
+        batch: bool,
+        shared: bool,
+        early_s: float,
+        deadline_s: float | None,
     ) -> None:
         world = self.world
         number = next(world.ids)
@@ -90,6 +100,8 @@ class CoordinatorLife(RuleBasedStateMachine):
             external=external,
             service_class=ServiceClass.BATCH if batch else ServiceClass.INTERACTIVE,
         )
+        if deadline_s is not None:
+            stage = replace(stage, deadline_s=world.now_s + deadline_s)
         world.tell(arrival(stage))
 
     @precondition(lambda self: self.world.sent)
@@ -374,3 +386,22 @@ class StageArrivedForNodes:
 
 TestCoordinatorLife = CoordinatorLife.TestCase
 TestCoordinatorLife.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+
+
+class LifeByDeadlines(CoordinatorLife):
+    """The same under a policy that lets stages lapse."""
+
+    ordering = "workflow_slo"
+
+
+class LifeByRemainingTime(CoordinatorLife):
+    """The same under a policy that learns from what stages took."""
+
+    ordering = "workflow_srtf"
+
+
+_FEWER = settings(max_examples=20, stateful_step_count=60, deadline=None)
+TestLifeByDeadlines = LifeByDeadlines.TestCase
+TestLifeByDeadlines.settings = _FEWER
+TestLifeByRemainingTime = LifeByRemainingTime.TestCase
+TestLifeByRemainingTime.settings = _FEWER
