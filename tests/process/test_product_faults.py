@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,11 @@ class Client:
             session.post("/stub/faults", json=switches) as response,
         ):
             assert response.status == 200, await response.text()
+
+    async def kill_engine(self) -> None:
+        """`kill -9` of alpha's engine."""
+        (identity,) = load_identities(self.coordinator._options.home / "nodes" / "local")
+        os.kill(identity.pid, signal.SIGKILL)
 
     async def until_engine_idle(self) -> None:
         """Wait until the engine itself says that it runs nothing."""
@@ -159,6 +166,19 @@ async def test_a_failure_before_the_first_byte_is_retried_once(serving: Any) -> 
         status, body = await client.chat("ECHO: second try")
         assert status == 200, body
         assert body["choices"][0]["message"]["content"] == "second try"
+
+
+async def test_an_engine_that_dies_before_the_first_byte_of_a_stream_is_replaced(
+    serving: Any,
+) -> None:
+    async with serving(flags=("--prefill-interval", "0.5")) as client:
+        assert (await client.chat("TOKENS 1"))[0] == 200
+        task = asyncio.create_task(_read(client.post("ECHO: from a new engine", stream=True)))
+        await until(lambda: client.engine().num_running == 1)
+        await client.kill_engine()
+        text = await task
+        assert "engine" in text
+        assert text.endswith("[DONE]\n\n")
 
 
 async def test_a_failure_that_stays_reaches_the_caller(serving: Any) -> None:

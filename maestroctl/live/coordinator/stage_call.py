@@ -179,7 +179,8 @@ class StageCalls:
         try:
             async with interruptible(pending):
                 upstream = answer.upstream = await self._send(pending.call, dispatch)
-                body = None if _is_good_stream(upstream) else await upstream.read()
+                is_stream = _is_good_stream(upstream)
+                body = await (upstream.readany() if is_stream else upstream.read())
         except _TakenBack:
             answer.close()
             return None
@@ -193,9 +194,17 @@ class StageCalls:
         if StageHeaders.ACTIVATION in upstream.headers:
             kind, _, seconds = upstream.headers[StageHeaders.ACTIVATION].partition(" ")
             self._on_activation(dispatch.stage_id, kind, float(seconds))
-        if body is not None:
-            return self._judge(answer, upstream, body)
-        self._post(StageStarted(dispatch.stage_id, dispatch.attempt))
+        return self._begin(answer, body) if is_stream else self._judge(answer, upstream, body)
+
+    def _begin(self, answer: Answer, first: bytes) -> Answer | None:
+        """A stream: it has begun once a byte of it is there that is not its end."""
+        try:
+            answer.begin(first)
+        except BrokenAnswer as exc:
+            answer.close()
+            answer.failed(exc, outcome_of(exc))
+            return None
+        self._post(StageStarted(answer.dispatch.stage_id, answer.dispatch.attempt))
         return answer
 
     async def _send(self, call: StageCall, dispatch: DispatchStage) -> Response:
@@ -236,7 +245,18 @@ class Answer:
         body: all of a non-streaming answer; None for a stream.
     """
 
-    __slots__ = ("_forget", "_over", "_post", "body", "dispatch", "pending", "upstream", "usage")
+    __slots__ = (
+        "_first",
+        "_forget",
+        "_over",
+        "_post",
+        "_watcher",
+        "body",
+        "dispatch",
+        "pending",
+        "upstream",
+        "usage",
+    )
 
     def __init__(
         self,
@@ -248,6 +268,8 @@ class Answer:
         self._post = post
         self._forget = forget
         self._over = False
+        self._watcher = StreamWatcher(wants_usage=pending.call.wants_usage)
+        self._first = b""
         self.pending = pending
         self.dispatch = dispatch
         self.upstream: Response | None = None
@@ -290,23 +312,33 @@ class Answer:
             self._post(StageCancelled(self.dispatch.stage_id))
         self._forget(self.dispatch.stage_id)
 
+    def begin(self, first: bytes) -> None:
+        """Take the first bytes of a stream.
+
+        Raises:
+            BrokenAnswer: they are its end.
+        """
+        if not first:
+            raise BrokenAnswer("the engine closed its answer before it began")
+        self._first = self._watcher.feed(first)
+
     async def _stream(self) -> AsyncIterator[bytes]:
         assert self.upstream is not None
-        watcher = StreamWatcher(wants_usage=self.pending.call.wants_usage)
+        watcher = self._watcher
         try:
+            clean = self._first
             while True:
+                if clean:
+                    yield clean
                 async with interruptible(self.pending):
                     chunk = await self.upstream.readany()
                 if not chunk:
                     break
                 clean = watcher.feed(chunk)
-                if clean:
-                    yield clean
             watcher.end()
         except BrokenAnswer as exc:
             self.usage = watcher.usage
-            outcome = Outcome(exc.code) if exc.code in set(Outcome) else Outcome.FAILED
-            self.ended(outcome, started=True, reason=str(exc))
+            self.ended(outcome_of(exc), started=True, reason=str(exc))
             raise
         except OSError as exc:
             self.ended(Outcome.FAILED, started=True, reason=f"the answer broke off: {exc}")
@@ -366,6 +398,11 @@ class interruptible:
             pending.taken_back = False
             if task.uncancel() == 0 and kind is asyncio.CancelledError:
                 raise _TakenBack
+
+
+def outcome_of(broken: BrokenAnswer) -> Outcome:
+    """What a broken answer counts as; the daemon names the outcome when it ended it itself."""
+    return Outcome(broken.code) if broken.code in set(Outcome) else Outcome.FAILED
 
 
 def stage_headers(dispatch: DispatchStage) -> dict[str, str]:

@@ -133,7 +133,7 @@ async def _weights_and_profile(
     profile = estimate_profile(
         model,
         geometry.kv,
-        geometry.weights_bytes,
+        geometry.weights_bytes * model.tensor_parallel,  # of the whole model
         "cuda" if has_gpu and engine.kind is EngineKind.VLLM else "cpu",
         geometry.max_model_len,
     )
