@@ -103,6 +103,7 @@ def test_missing_file_is_a_mistake_like_others(tmp_path: Path) -> None:
 
 
 def test_show_says_where_each_value_came_from(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MAESTROCTL_HOME", raising=False)  # it would move the state as well
     monkeypatch.setenv("MAESTROCTL_LISTEN", "127.0.0.1:9999")
     done = CliRunner().invoke(app, ["config", "show", str(fleet), "--json"])
     values = {value["key"]: value for value in json.loads(done.stdout)["values"]}
