@@ -78,6 +78,11 @@ class Seen:
         return self.cold.median / self.wake.median
 
     @property
+    def least_cold_over_wake(self) -> float:
+        """The same with the fastest cold start and the slowest wake."""
+        return self.cold.low / self.wake.high
+
+    @property
     def cold(self) -> Spread:
         """Seconds of a cold start."""
         return spread(self.cold_s)
@@ -111,6 +116,7 @@ def make_sections(seen: Seen) -> list[Section]:
             f">= {LEAST_COLD_OVER_WAKE:g} x",
             seen.cold_over_wake >= LEAST_COLD_OVER_WAKE,
         ),
+        Row("fastest cold start / slowest wake", f"{seen.least_cold_over_wake:.1f} x"),
     ]
     memory = [
         Row("before the first sleep", f"{seen.before_bytes / _MB:,.0f} MB"),
@@ -141,6 +147,7 @@ def make_figures(seen: Seen) -> dict[str, Any]:
     """Every figure by name."""
     return {
         "cold_over_wake": seen.cold_over_wake,
+        "least_cold_over_wake": seen.least_cold_over_wake,
         "cold_start_s": {**seen.cold.as_dict(), "each": seen.cold_s},
         "sleep_s": seen.sleep.as_dict(),
         "wake_s": seen.wake.as_dict(),

@@ -34,6 +34,7 @@ def verdicts(one: Seen) -> dict[str, bool | None]:
 def test_a_wake_is_compared_with_a_cold_start_by_their_medians() -> None:
     figures = make_figures(seen())
     assert figures["cold_over_wake"] == pytest.approx(15.5)
+    assert figures["least_cold_over_wake"] == pytest.approx(15.0)
     assert figures["cycles"] == figures["same_text"] == 20
     assert figures["pss_asleep_mb"]["median"] == pytest.approx(1900)
 
