@@ -99,6 +99,7 @@ class CoordinatorCore:
         self._ordering = ordering or make_ordering(policy)
         self._model_choice = make_model_choice(policy)
         self._tables = tables = CoordinatorTables(FleetState(epoch), JobTable(self._job_gone))
+        tables.on_over = self._model_choice.on_stage_over
         self._costs = Costs(tables.fleet, tables.profile)
         self._ordering.use(self._costs)
         self._timers = Timers()

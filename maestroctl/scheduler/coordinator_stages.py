@@ -25,6 +25,8 @@ See also: `coordinator_dispatch` (slots, order), `coordinator_waiting` (queue, p
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from maestroctl.domain.ids import NodeName, StageId
 from maestroctl.domain.outcome import Outcome
 from maestroctl.errors import InvariantViolation
@@ -85,14 +87,17 @@ class StageFlow:
             self._turn_away(event, now_s, out)
             return
         job = tables.jobs.of_stage(stage, now_s)
-        key = self._ordering.key(stage, job, event.prediction, now_s)
-        state = StageState(stage, event.prediction, job, key)
+        state = StageState(stage, event.prediction, job, 0.0)
+        self._waiting.set_models(state, now_s, out)
+        # Orders price a stage at its first candidate: from here on that is the one chosen.
+        priced = (
+            stage if state.models == stage.candidates else replace(stage, candidates=state.models)
+        )
+        state.key = self._ordering.key(priced, job, event.prediction, now_s)
         state.path_s = tables.profile.path_s(stage.job_id)
         tables.stages[stage_id] = state
         job.add(state)
-        tables.log.append((now_s, stage_id, "arrived", key))
-        if len(stage.candidates) > 1:
-            self._waiting.choose_models(state, now_s, out)
+        tables.log.append((now_s, stage_id, "arrived", state.key))
         decision = self._dispatcher.try_dispatch(state, now_s, out)
         if decision.place is None:
             self._waiting.enter(state, decision, now_s, out)
@@ -116,6 +121,7 @@ class StageFlow:
             self._tables.counters.stale += 1
             return
         stage.prediction = event.prediction
+        self._model_choice.on_models_set(stage)
         if stage.place is not None:
             self._dispatcher.rebook(stage)
 
@@ -137,6 +143,7 @@ class StageFlow:
             self._tables.counters.stale += 1
             return
         stage.output_tokens = event.output_tokens
+        self._model_choice.on_stage_progressed(stage)
 
     def ended(self, event: StageEnded, now_s: float, out: Out) -> None:
         """The attempt is over: so is the stage, unless nothing was sent and it may try again."""
@@ -263,7 +270,6 @@ class StageFlow:
         if finished:
             self._costs.stage_finished(stage, place, served_s)
         self._ordering.on_stage_ended(stage.stage, job, served_s, stage.output_tokens)
-        self._model_choice.on_stage_ended(stage.stage, job, stage.output_tokens)
         return place
 
     def _end_unstarted(
@@ -312,8 +318,7 @@ class StageFlow:
             self._tables.resolve(stage, outcome, SHUTTING_DOWN, now_s, out, hint)
             return
         stage.rank = 0
-        if len(stage.stage.candidates) > 1:
-            self._waiting.choose_models(stage, now_s, out)
+        self._waiting.set_models(stage, now_s, out)
         self._waiting.enqueue(stage, now_s, out)
 
 

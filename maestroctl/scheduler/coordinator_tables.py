@@ -7,6 +7,7 @@ the tables agree with each other; tests run it after every event.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from maestroctl.domain.ids import NodeName, StageId
@@ -33,6 +34,7 @@ class CoordinatorTables:
         profile: what usually follows a stage (Maestro Eq 8).
         seq: last command number of this epoch.
         closing: `ShutdownRequested` came; nothing new is taken.
+        on_over: told of every stage that is resolved, while its job still knows it.
         log: (time, stage or job, what happened, detail), oldest first; formatted only when read.
     """
 
@@ -46,6 +48,7 @@ class CoordinatorTables:
     profile: ExecutionProfile = field(default_factory=ExecutionProfile)
     seq: int = 0
     closing: bool = False
+    on_over: Callable[[StageState], None] = field(default=lambda _stage: None)
     log: deque[tuple[float, str, str, object]] = field(
         default_factory=lambda: deque(maxlen=STORY_LENGTH)
     )
@@ -67,6 +70,7 @@ class CoordinatorTables:
         """The stage, which is queued, parked or sent nowhere any more, is over."""
         del self.stages[stage.stage_id]
         stage.status = StageStatus.OVER
+        self.on_over(stage)
         self.counters.resolved[outcome] += 1
         job = stage.job
         del job.stages[stage.stage_id]

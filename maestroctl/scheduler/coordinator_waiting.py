@@ -74,11 +74,13 @@ class WaitingRoom:
         self.enqueue(stage, now_s, out)
         self._dispatcher.heed_wait(stage, decision, now_s, out)
 
-    def choose_models(self, stage: StageState, now_s: float, out: Out) -> None:
+    def set_models(self, stage: StageState, now_s: float, out: Out) -> None:
         """Narrow the candidates of a stage that is not queued."""
-        decision = self._model_choice.choose(stage, self._tables.fleet, now_s)
-        stage.models = decision.models
-        out.append(record_model(stage, decision, now_s))
+        if len(stage.stage.candidates) > 1:
+            decision = self._model_choice.choose(stage, self._tables.fleet, now_s)
+            stage.models = decision.models
+            out.append(record_model(stage, decision, now_s))
+        self._model_choice.on_models_set(stage)
 
     def park(self, stage: StageState, now_s: float, out: Out) -> None:
         """Queue the stage after a pause."""
@@ -136,6 +138,7 @@ class WaitingRoom:
             return
         self._tables.queue.remove(stage)
         stage.models = decision.models
+        self._model_choice.on_models_set(stage)
         out.append(record_model(stage, decision, now_s))
         self.enqueue(stage, now_s, out)
 

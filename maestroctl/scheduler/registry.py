@@ -26,6 +26,13 @@ from maestroctl.scheduler.ordering.sjf import Sjf
 from maestroctl.scheduler.ordering.stjf import Stjf
 from maestroctl.scheduler.ordering.workflow_slo import WorkflowSlo
 from maestroctl.scheduler.ordering.workflow_srtf import WorkflowSrtf
+from maestroctl.scheduler.routing.balanced_choice import (
+    BalancedChoice,
+    make_fastest,
+    make_most_confident,
+    paper_latency_s,
+)
+from maestroctl.scheduler.routing.baseline_choices import LeastLoaded, RoundRobin
 from maestroctl.scheduler.routing.model_choice import FirstModel, ModelChoice
 from maestroctl.scheduler.routing.pipeline import RoutingPolicy
 from maestroctl.scheduler.routing.single_node import make_single_node
@@ -49,6 +56,12 @@ ROUTINGS: Mapping[str, Callable[[PolicySpec], RoutingPolicy]] = {
 }
 MODEL_CHOICES: Mapping[str, Callable[[PolicySpec], ModelChoice]] = {
     "first": lambda _policy: FirstModel(),
+    "maestroctl": BalancedChoice,
+    "chimera": lambda policy: BalancedChoice(policy, paper_latency_s),
+    "fastest": make_fastest,
+    "most_confident": make_most_confident,
+    "round_robin": lambda _policy: RoundRobin(),
+    "least_loaded": lambda _policy: LeastLoaded(),
 }
 
 KNOWN_POLICIES: Mapping[str, Collection[str]] = {

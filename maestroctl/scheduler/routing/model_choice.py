@@ -3,6 +3,8 @@
 The choice is made again when nothing can serve the chosen model any more (its node is lost, or
 refused the stage for good). It may name several models in order of preference: then the first that
 has a free slot serves the stage.
+
+See also: `balanced_choice` (Chimera), `baseline_choices`.
 """
 
 from __future__ import annotations
@@ -12,8 +14,7 @@ from typing import NamedTuple
 
 from maestroctl.domain.ids import JobId, ModelName
 from maestroctl.domain.records import Candidate
-from maestroctl.domain.stage import StageDescriptor
-from maestroctl.scheduler.coordinator_state import JobState, StageState
+from maestroctl.scheduler.coordinator_state import StageState
 from maestroctl.scheduler.routing.fleet_state import FleetState
 
 
@@ -26,16 +27,23 @@ class ModelDecision(NamedTuple):
 
 
 class ModelChoice(ABC):
-    """Narrows a stage's candidates."""
+    """Narrows a stage's candidates.
+
+    The `on_` hooks tell what became of stages, those with a single candidate included.
+    """
 
     @abstractmethod
     def choose(self, stage: StageState, fleet: FleetState, now_s: float) -> ModelDecision:
         """Decide; asked only where there is more than one candidate."""
 
-    def on_stage_ended(  # noqa: B027 - a hook, not an abstract method
-        self, stage: StageDescriptor, job: JobState, output_tokens: int
-    ) -> None:
-        """A stage ended; its predicted tokens are no longer in flight."""
+    def on_models_set(self, stage: StageState) -> None:  # noqa: B027 - a hook, not abstract
+        """`stage.models` or `stage.prediction` of a stage that lives is new."""
+
+    def on_stage_progressed(self, stage: StageState) -> None:  # noqa: B027
+        """`stage.output_tokens` have come."""
+
+    def on_stage_over(self, stage: StageState) -> None:  # noqa: B027
+        """The stage is resolved; its predicted tokens are no longer in flight."""
 
     def on_job_gone(self, job_id: JobId) -> None:  # noqa: B027
         """The job is over or forgotten: drop its assignment."""
@@ -50,15 +58,27 @@ class FirstModel(ModelChoice):
 
     def choose(self, stage: StageState, fleet: FleetState, now_s: float) -> ModelDecision:  # noqa: ARG002
         """Decide."""
-        candidates = stage.stage.candidates
-        failed: ModelName | None = None
-        for model in candidates:
-            for place in fleet.usable((model,), stage.excluded):
-                if place.failure is None:
-                    return ModelDecision((model,), "the first candidate that a node can serve")
-                failed = failed or model
-        if failed is not None:
-            return ModelDecision(
-                (failed,), "every candidate's engine has failed; the first of them"
-            )
-        return ModelDecision(candidates, "no connected node can serve any candidate")
+        startable = startable_models(stage, fleet)
+        if startable:
+            return ModelDecision(startable[:1], "the first candidate that a node can serve")
+        return fallback(stage, fleet)
+
+
+def startable_models(stage: StageState, fleet: FleetState) -> tuple[ModelName, ...]:
+    """Candidates that some connected node can serve, in the user's order.
+
+    A place whose engines have all failed does not count.
+    """
+    return tuple(model for model in stage.stage.candidates if _is_startable(model, stage, fleet))
+
+
+def _is_startable(model: ModelName, stage: StageState, fleet: FleetState) -> bool:
+    return any(place.failure is None for place in fleet.usable((model,), stage.excluded))
+
+
+def fallback(stage: StageState, fleet: FleetState) -> ModelDecision:
+    """What to do where no candidate is startable."""
+    for model in stage.stage.candidates:
+        if next(fleet.usable((model,), stage.excluded), None) is not None:
+            return ModelDecision((model,), "every candidate's engine has failed; the first of them")
+    return ModelDecision(stage.stage.candidates, "no connected node can serve any candidate")

@@ -140,5 +140,8 @@ def test_a_model_choice_names_some_of_the_candidates(
     usable = [c for c in stage.stage.candidates if next(fleet.usable((c,), stage.excluded), None)]
     if usable:
         assert set(decision.models) & set(usable), "a model that nobody can serve was chosen"
-    choice.on_stage_ended(stage.stage, stage.job, 5)
+    stage.models = decision.models
+    choice.on_models_set(stage)
+    choice.on_stage_progressed(stage)
+    choice.on_stage_over(stage)
     choice.on_job_gone(stage.stage.job_id)
