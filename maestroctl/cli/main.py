@@ -22,6 +22,7 @@ from maestroctl.cli.commands import (
     jobs,
     models,
     node,
+    profile,
     ps,
     serve,
     simulate,
@@ -83,6 +84,7 @@ app.command("ps", rich_help_panel=_LOOK)(ps.ps)
 app.command("doctor", rich_help_panel=_LOOK)(doctor.doctor)
 app.add_typer(config.app, name="config", rich_help_panel=_LOOK)
 app.add_typer(node.app, name="node", rich_help_panel=_LOOK)
+app.add_typer(profile.app, name="profile", rich_help_panel=_STUDY)
 app.command("simulate", rich_help_panel=_STUDY)(simulate.simulate)
 app.add_typer(experiments.app, name="experiments", rich_help_panel=_STUDY)
 

@@ -159,6 +159,8 @@ class FleetLoader:
                 fields["source"] = self._model_source(fields["source"])
             if "api_key_file" in fields:
                 fields["api_key_file"] = self._path(fields["api_key_file"])
+            if "profile" in fields:
+                fields["profile"] = self._path(fields["profile"])
             model = self._source.build(ModelSpec, path, fields)
             if model is not None:
                 models[model.name] = model

@@ -395,6 +395,15 @@ MODEL = Table(
             "What the engine behind it calls the model.",
             absent="`name`",
         ),
+        Key(
+            "profile",
+            TEXT,
+            "File with its costs, as `maestroctl profile` writes them; a relative path starts at"
+            " the folder of this file.",
+            absent="the file of this model and the node's device below `profiles/`,"
+            " `$MAESTROCTL_HOME/profiles` or what comes with maestroctl; else an estimate from the"
+            " model's geometry",
+        ),
     ),
     ModelSpec,
 )

@@ -20,6 +20,7 @@ _ONLY_FOR: Mapping[str, tuple[EngineKind, ...]] = {
     "kv_cache": _OURS,
     "engine_args": _OURS,
     "tensor_parallel": _OURS,
+    "profile": _OURS,
 }
 """Keys that other kinds would silently ignore."""
 

@@ -110,6 +110,7 @@ class ModelSpec:
         command: argument vector with ``${PORT}`` or ``${SOCKET}``.
         url: base URL of an `endpoint`, or of an engine to attach to.
         api_key_file: file with the key that `url` wants.
+        profile: file with its measured costs; None = looked up by device and model.
     """
 
     name: ModelName
@@ -132,6 +133,7 @@ class ModelSpec:
     url: str | None = None
     api_key_file: str | None = None
     upstream_name: str | None = None
+    profile: str | None = None
 
     def __post_init__(self) -> None:
         check_name("model", self.name)
@@ -203,7 +205,7 @@ class ModelProfile:
         kv_least_bytes: the least KV limit that still serves one sequence of max_model_len.
         max_model_len: tokens.
         cold_start_s, wake_s, sleep_s, resume_s: fixed part included.
-        origin: ``measured``, ``derived`` or ``geometry``; shown to the user.
+        origin: a word of `domain.profile`; shown to the user.
     """
 
     model: ModelName

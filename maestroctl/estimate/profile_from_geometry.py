@@ -7,9 +7,11 @@ from there; CUDA figures are data-sheet arithmetic for an A100-class card on PCI
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from maestroctl.domain.llm import IterationCost, KvGeometry, ModelProfile, ModelSpec
+from maestroctl.domain.profile import DECLARED, NONE
 from maestroctl.domain.units import GIB, MIB
 from maestroctl.estimate.kv_cache import (
     estimate_kv_bytes,
@@ -52,6 +54,9 @@ CUDA_OVERHEAD_S = 0.002  # launch and sampling per iteration
 CUDA_C1_S = 20e-6
 CUDA_WEIGHT_BYTES_PER_PREFILL_S = 156e12  # 2 FLOP per parameter of 2 bytes at half of 312 TFLOP/s
 CUDA_GAMMA = 1.9  # two engines time-share the card: a little better than half each
+
+UNKNOWN_COST = IterationCost(c0_s=0.03, c1_s=0.0, c2_s=0.0, cp_s=0.0)
+"""Of a server nobody has measured, until observations say better: an ordinary 30 ms per token."""
 
 
 def estimate_profile(
@@ -101,37 +106,75 @@ def estimate_profile(
     return make(model, geometry, share, alpha, pool, least, length)
 
 
-def estimate_command_profile(model: ModelSpec, device_kind: DeviceKind) -> ModelProfile:
+def estimate_command_profile(model: ModelSpec) -> ModelProfile:
     """Profile of a `command` model: its declared memory is all it needs, KV included.
 
-    Asleep it keeps a fifth of it (assumed; only used when it has sleep and wake requests).
+    Asleep, by its own sleep request, it is taken to keep a fifth of it. Costs are those of an
+    ordinary server until observations say better.
 
     Raises:
         ValueError: the model declares no memory.
     """
     if model.memory_bytes is None:
         raise ValueError(f"model {model.name!r}: an engine by command needs `memory`")
-    context = model.memory_bytes // 5
-    cost = _cpu_cost(CPU_SEEN_WEIGHTS_BYTES, 0)
-    if device_kind == "cuda":
-        cost = _cuda_cost(model.memory_bytes, 0)
-    return ModelProfile(
-        model=model.name,
+    context = model.memory_bytes // 5 if model.sleep_action is not None else 0
+    return replace(
+        estimate_endpoint_profile(model),
         weights_bytes=model.memory_bytes - context,
         context_bytes=context,
+        cold_start_s=20.0,
+        wake_s=2.0,
+        sleep_s=1.0,
+        origin=DECLARED,
+    )
+
+
+def estimate_endpoint_profile(model: ModelSpec) -> ModelProfile:
+    """Profile of an engine that somebody else runs: it takes no memory of ours."""
+    return ModelProfile(
+        model=model.name,
+        weights_bytes=0,
+        context_bytes=0,
         peak_bytes=0,
         start_peak_bytes=0,
-        host_asleep_bytes=0 if device_kind == "cpu" else model.memory_bytes - context,
+        host_asleep_bytes=0,
         kv_bytes_per_token=0,
         kv_pool_bytes=0,
         kv_least_bytes=0,
-        block_tokens=16,
+        block_tokens=1,
         max_model_len=model.max_model_len or 1 << 20,
         max_batch=model.max_batch,
-        cold_start_s=10.0,
-        wake_s=2.0,
-        sleep_s=1.0,
-        iteration=cost,
+        cold_start_s=0.0,
+        wake_s=0.0,
+        sleep_s=0.0,
+        iteration=UNKNOWN_COST,
+        origin=NONE,
+    )
+
+
+def size_profile(
+    costs: ModelProfile, geometry: KvGeometry, model: ModelSpec, *, most_batch: int | None = None
+) -> ModelProfile:
+    """A profile from a file with the lengths, the batch and the KV pool that a fleet asks for.
+
+    Args:
+        costs: of the file; its `max_model_len` is the longest the model was made for.
+        geometry: shape of the KV cache on one device.
+        model: what the user declared.
+        most_batch: more sequences do not pay; None = not known.
+
+    Raises:
+        ValueError: the declared pool does not hold one block.
+    """
+    length = min(model.max_model_len or costs.max_model_len, costs.max_model_len)
+    pool, least, length = _size_kv_pool(model, geometry, length)
+    return replace(
+        costs,
+        model=model.name,
+        kv_pool_bytes=pool,
+        kv_least_bytes=least,
+        max_model_len=length,
+        max_batch=min(model.max_batch, most_batch or model.max_batch),
     )
 
 

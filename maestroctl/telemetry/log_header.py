@@ -58,6 +58,7 @@ def without_secrets(fleet: FleetSpec) -> FleetSpec:
                 command=("...",) if model.command else (),
                 url=_bare_url(model.url),
                 api_key_file=None,
+                profile=None,
             )
             for name, model in fleet.models.items()
         },

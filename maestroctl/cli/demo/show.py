@@ -76,7 +76,6 @@ def show_demo(*, as_json: bool, base: DemoBase | None = None) -> ExitCode:
             base.prepared,
             folder,
             free_bytes=base.free_bytes or reading.free_bytes,
-            device_kind="cuda" if device else "cpu",
         )
         console = terminal.err if as_json else terminal.out
         console.print(report.introduction(plan, base.version, reading.description), markup=False)

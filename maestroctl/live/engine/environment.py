@@ -90,7 +90,8 @@ def spec_hash(order: EngineOrder) -> str:
     A running engine whose digest differs was made from another configuration and is not adopted.
     """
     parts = {
-        "model": asdict(order.model),
+        # Where its costs are from changes nothing about a running engine.
+        "model": {k: v for k, v in asdict(order.model).items() if k != "profile"},
         "engine": asdict(order.engine),
         "devices": order.devices,
         "model_dir": str(order.model_dir),

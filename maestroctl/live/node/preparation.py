@@ -16,16 +16,14 @@ from pathlib import Path
 from maestroctl.domain.engine import EngineAbilities, EngineStatus, ResidencyTier
 from maestroctl.domain.fleet import NodeSpec
 from maestroctl.domain.ids import ModelName, make_engine_id
-from maestroctl.domain.llm import (
-    EngineKind,
-    EngineSpec,
-    IterationCost,
-    ModelProfile,
-    ModelSpec,
-)
+from maestroctl.domain.llm import EngineKind, EngineSpec, ModelProfile, ModelSpec
 from maestroctl.domain.messages import CoordinatorHello
+from maestroctl.domain.profile import NONE
 from maestroctl.errors import MaestroError
-from maestroctl.estimate.profile_from_geometry import estimate_profile
+from maestroctl.estimate.profile_from_geometry import (
+    estimate_command_profile,
+    estimate_endpoint_profile,
+)
 from maestroctl.live import gpu
 from maestroctl.live.engine.base import Engine, EngineOrder
 from maestroctl.live.engine.capabilities import Capabilities, Capability
@@ -34,6 +32,8 @@ from maestroctl.live.models.sources import prepare_model
 from maestroctl.live.node.engine_set import EngineSet, ServedModel
 from maestroctl.live.node.host import NodeHost, NodeListener
 from maestroctl.live.node.memory import first_budgets
+from maestroctl.live.profile.device import find_device
+from maestroctl.live.profile.lookup import find_costs
 from maestroctl.scheduler.events import EngineAdopted
 from maestroctl.scheduler.node_core import NodeCore
 
@@ -67,9 +67,10 @@ async def build_host(
     budgets = first_budgets(hello.node, gpus)
     engines = {spec.name: spec for spec in hello.engines}
     preparation = Preparation()
+    threads = _thread_share(hello.node, bool(gpus))
     for model in hello.models:
-        await _prepare(model, engines[model.engine], bool(gpus), preparation)
-    engine_set = EngineSet(state_dir, preparation.served, _thread_share(hello.node, bool(gpus)))
+        await _prepare(model, engines[model.engine], threads, preparation)
+    engine_set = EngineSet(state_dir, preparation.served, threads)
     await _attach(engine_set, hello.node, preparation)
     core = NodeCore(
         hello.node,
@@ -87,11 +88,11 @@ async def build_host(
 
 
 async def _prepare(
-    model: ModelSpec, engine: EngineSpec, has_gpu: bool, preparation: Preparation
+    model: ModelSpec, engine: EngineSpec, threads: int | None, preparation: Preparation
 ) -> None:
     try:
-        folder, profile = await _weights_and_profile(model, engine, has_gpu)
-        if profile.origin == "none":
+        folder, profile = await _weights_and_profile(model, engine, threads)
+        if profile.origin == NONE:
             abilities = EngineAbilities(managed=False)
         else:
             abilities = abilities_of(await find_capabilities(engine), model)
@@ -116,12 +117,12 @@ async def _attach(engine_set: EngineSet, node: NodeSpec, preparation: Preparatio
 
 
 async def _weights_and_profile(
-    model: ModelSpec, engine: EngineSpec, has_gpu: bool
+    model: ModelSpec, engine: EngineSpec, threads: int | None
 ) -> tuple[Path | None, ModelProfile]:
     if model.url is not None or engine.kind is EngineKind.ENDPOINT:
-        return None, unbooked_profile(model)
+        return None, estimate_endpoint_profile(model)
     if model.command:
-        return None, command_profile(model)
+        return None, estimate_command_profile(model)
     assert model.source is not None, "checked by the configuration"
     prepared = await prepare_model(
         model.source,
@@ -129,15 +130,9 @@ async def _weights_and_profile(
         tensor_parallel=model.tensor_parallel,
         progress=lambda text: log.info("model %s: %s", model.name, text),
     )
-    geometry = prepared.geometry
-    profile = estimate_profile(
-        model,
-        geometry.kv,
-        geometry.weights_bytes * model.tensor_parallel,  # of the whole model
-        "cuda" if has_gpu and engine.kind is EngineKind.VLLM else "cpu",
-        geometry.max_model_len,
-    )
-    return prepared.folder, profile
+    # Costs are of the device that engines of this kind get here, with this node's threads.
+    device = find_device(engine.kind, threads)
+    return prepared.folder, find_costs(model, engine, prepared.geometry, device, log.info)
 
 
 def abilities_of(capabilities: Capabilities, model: ModelSpec) -> EngineAbilities:
@@ -149,57 +144,6 @@ def abilities_of(capabilities: Capabilities, model: ModelSpec) -> EngineAbilitie
         can_sleep_disk=Capability.SLEEP_DISK in capabilities,
         can_suspend=Capability.SUSPEND in capabilities,
         elastic_kv=Capability.ELASTIC_KV in capabilities,
-    )
-
-
-_UNKNOWN_COST = IterationCost(c0_s=0.03, c1_s=0.0, c2_s=0.0, cp_s=0.0)
-"""Until observations say better: an ordinary 30 ms per token."""
-
-
-def command_profile(model: ModelSpec) -> ModelProfile:
-    """Profile of a server that says itself how much memory it takes, KV included."""
-    assert model.memory_bytes is not None, "checked by the configuration"
-    return ModelProfile(
-        model=model.name,
-        weights_bytes=model.memory_bytes,
-        context_bytes=0,
-        peak_bytes=0,
-        start_peak_bytes=0,
-        host_asleep_bytes=0,
-        kv_bytes_per_token=0,
-        kv_pool_bytes=0,
-        kv_least_bytes=0,
-        block_tokens=1,
-        max_model_len=model.max_model_len or 1 << 20,
-        max_batch=model.max_batch,
-        cold_start_s=20.0,
-        wake_s=2.0,
-        sleep_s=1.0,
-        iteration=_UNKNOWN_COST,
-        origin="declared",
-    )
-
-
-def unbooked_profile(model: ModelSpec) -> ModelProfile:
-    """Profile of an engine that somebody else runs: it takes no memory of ours."""
-    return ModelProfile(
-        model=model.name,
-        weights_bytes=0,
-        context_bytes=0,
-        peak_bytes=0,
-        start_peak_bytes=0,
-        host_asleep_bytes=0,
-        kv_bytes_per_token=0,
-        kv_pool_bytes=0,
-        kv_least_bytes=0,
-        block_tokens=1,
-        max_model_len=model.max_model_len or 1 << 20,
-        max_batch=model.max_batch,
-        cold_start_s=0.0,
-        wake_s=0.0,
-        sleep_s=0.0,
-        iteration=_UNKNOWN_COST,
-        origin="none",
     )
 
 

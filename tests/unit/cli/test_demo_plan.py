@@ -27,6 +27,7 @@ from maestroctl.estimate.memory_need import (
 from maestroctl.estimate.profile_from_geometry import DeviceKind, estimate_profile
 from maestroctl.live.models.geometry import ModelGeometry
 from maestroctl.live.models.sources import PreparedModel
+from maestroctl.live.profile.device import Device
 
 SMOLLM2 = KvGeometry(num_layers=30, num_kv_heads=3, head_dim=64, block_tokens=128)
 WEIGHTS_BYTES = 269_000_000
@@ -44,8 +45,8 @@ def plan(free_bytes: int, kind: EngineKind = EngineKind.VLLM_CPU) -> DemoPlan:
         ModelGeometry(SMOLLM2, WEIGHTS_BYTES, 8192, "bfloat16", "LlamaForCausalLM"),
     )
     engine = EngineSpec("default", kind)
-    device = "cuda" if kind is EngineKind.VLLM else "cpu"
-    return make_plan(engine, prepared, Path("/state"), free_bytes=free_bytes, device_kind=device)
+    device = Device("a device nobody has measured", "cuda" if kind is EngineKind.VLLM else "cpu")
+    return make_plan(engine, prepared, Path("/state"), free_bytes=free_bytes, device=device)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

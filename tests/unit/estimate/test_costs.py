@@ -164,8 +164,8 @@ def test_no_weights_is_an_error():
 
 def test_command_engine_needs_what_it_declares():
     spec = make_spec(memory_bytes=5 * GIB, command=("server",))
-    profile = estimate_command_profile(spec, "cpu")
+    profile = estimate_command_profile(spec)
     assert estimate_awake_bytes(profile, profile.kv_pool_bytes) == 5 * GIB
     assert estimate_least_start_bytes(profile) == 5 * GIB
     with pytest.raises(ValueError, match="needs `memory`"):
-        estimate_command_profile(make_spec(command=("server",)), "cpu")
+        estimate_command_profile(make_spec(command=("server",)))
