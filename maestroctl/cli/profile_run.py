@@ -18,7 +18,7 @@ from maestroctl.config.profile_writer import save_profile
 from maestroctl.domain.fleet import FleetSpec
 from maestroctl.domain.llm import ModelSpec
 from maestroctl.domain.units import format_seconds
-from maestroctl.errors import ConfigError
+from maestroctl.errors import ConfigError, EngineError
 from maestroctl.live.profile.measure import Progress, Tell, find_subject, fit_plan, measure
 from maestroctl.live.profile.measurements import Measurements
 from maestroctl.live.profile.plan import ProfilePlan
@@ -70,7 +70,8 @@ async def _profile(
     try:
         with _shown(name) as tell:
             await measure(subject, plan, seen, tell, others[0] if others else None)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, EngineError):
+        # Minutes of work: an engine that fails late does not take what it gave with it.
         _write(subject, seen, plan, folder, as_json=as_json, interrupted=True)
         raise
     return _write(subject, seen, plan, folder, as_json=as_json, interrupted=False) or {}
@@ -88,7 +89,7 @@ def _write(
     record = make_record(subject, seen, plan)
     name = subject.model.name
     if record is None:
-        terminal.notice(f"{name}: interrupted before anything could be kept.")
+        terminal.notice(f"{name}: ended before anything could be kept.")
         return None
     path = profile_path(folder, subject.device.name, name)
     save_profile(path, record)
@@ -97,7 +98,7 @@ def _write(
         terminal.notice(f"{name}: {mismatch}; the engine's figure is kept.")
     if not as_json:
         profile_view.print_record(record)
-    ended = "Interrupted; what was measured is in" if interrupted else "Wrote"
+    ended = "Not finished; what was measured is in" if interrupted else "Wrote"
     terminal.notice(f"{ended} {path}")
     return {"path": str(path), **profile_view.record_document(record)}
 

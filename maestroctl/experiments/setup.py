@@ -1,7 +1,7 @@
 """Fleets and workloads that the experiments share; every free parameter is in this file.
 
-Devices are A100 cards of 40 GB; costs are derived by arithmetic (`estimate.profile_from_geometry`:
-data-sheet bandwidth and half of its arithmetic rate), with weights and contexts of Maestro Table V.
+Devices are A100 cards of 40 GB; costs are those of the profiles that come with maestroctl
+(`profiles/nvidia-a100-40gb`), derived by arithmetic from the data sheet and Maestro Table V.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from maestroctl.config.profile import load_profile
+from maestroctl.config.shipped import shipped_dir
 from maestroctl.domain.fleet import ClusterSpec, FleetSpec, NodeSpec
 from maestroctl.domain.ids import ClusterName, ModelName, NodeName
 from maestroctl.domain.llm import KvGeometry, ModelProfile, ModelSpec
 from maestroctl.domain.policy import PolicySpec
+from maestroctl.domain.profile import ProfileRecord
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.domain.units import MIB
-from maestroctl.estimate.profile_from_geometry import estimate_profile
+from maestroctl.estimate.profile_from_geometry import size_profile
 from maestroctl.sim.config import SimulationSpec
 from maestroctl.sim.network import NetworkSpec
 from maestroctl.sim.prediction import PredictionError
@@ -26,12 +29,20 @@ GB = 10**9
 A100_BYTES = 40 * GB
 HOST_BYTES = 256 * GB
 
+
+def _shipped(name: str) -> ProfileRecord:
+    return load_profile(shipped_dir("profiles") / "nvidia-a100-40gb" / f"{name}.toml")
+
+
+_NAMES = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b")
+RECORDS: Mapping[str, ProfileRecord] = {name: _shipped(name) for name in _NAMES}
 QWEN3: Mapping[str, tuple[float, int, KvGeometry]] = {
-    "qwen3-0.6b": (1.12, 194, KvGeometry(28, 8, 128)),
-    "qwen3-1.7b": (3.21, 194, KvGeometry(28, 8, 128)),
-    "qwen3-4b": (7.55, 256, KvGeometry(36, 8, 128)),
-    "qwen3-8b": (15.27, 245, KvGeometry(36, 8, 128)),
-    "qwen3-14b": (27.52, 286, KvGeometry(40, 8, 128)),
+    name: (
+        record.costs.weights_bytes / GB,
+        record.costs.context_bytes // MIB,
+        record.geometry,
+    )
+    for name, record in RECORDS.items()
 }
 """Weights in GB and context in MB (Maestro Table V), and the shape of the KV cache."""
 
@@ -64,12 +75,10 @@ def qwen3_profile(
     kv_bytes: int | None = None,
 ) -> ModelProfile:
     """Derived cost of a Qwen3 model on an A100."""
-    weights_gb, context_mb, geometry = QWEN3[name]
     spec = ModelSpec(
         ModelName(name), max_model_len=length, max_batch=max_batch, kv_cache_bytes=kv_bytes
     )
-    profile = estimate_profile(spec, geometry, round(weights_gb * GB), "cuda", length)
-    return replace(profile, context_bytes=context_mb * MIB, origin="derived")
+    return size_profile(RECORDS[name].costs, RECORDS[name].geometry, spec)
 
 
 def make_fleet(

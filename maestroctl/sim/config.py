@@ -2,7 +2,7 @@
 
     [run]        jobs, warmup, seed, without (trace sources to leave out)
     [policy]     the keys of a fleet file
-    [[model]]    name and geometry (or measured iteration costs)
+    [[model]]    name and a profile file, or geometry; each cost may be replaced
     [[node]]     name, count, memory, host_memory, models, rtt
     [network]    rtt, send_soon, snapshot_every
     [arrivals]   kind = "poisson" | "bursty" | "trace", rate, cv, trace
@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from maestroctl.config.kinds import did_you_mean
+from maestroctl.config.profile import load_profile
+from maestroctl.config.profile_store import PROFILES
+from maestroctl.config.shipped import shipped_dir
 from maestroctl.config.source import parse_toml, read_text
 from maestroctl.domain.fleet import ClusterSpec, FleetSpec, NodeSpec
 from maestroctl.domain.ids import ClusterName, ModelName, NodeName
@@ -29,12 +32,12 @@ from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.domain.units import parse_bytes, parse_seconds
 from maestroctl.errors import ConfigError
-from maestroctl.estimate.profile_from_geometry import estimate_profile
+from maestroctl.estimate.profile_from_geometry import estimate_profile, size_profile
 from maestroctl.sim.network import NetworkSpec
 from maestroctl.sim.prediction import PredictionError
 from maestroctl.sim.traces import load_arrivals, load_jobs
 from maestroctl.sim.workload import ArrivalSpec, ClassSpec, JobSource, WorkloadSpec
-from maestroctl.sim.world import WorldSpec
+from maestroctl.sim.world import CPU_ABILITIES, GPU_ABILITIES, WorldSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,14 @@ def make_simulation(
     root = _Reader(values, file, "")
     profiles: dict[ModelName, ModelProfile] = {}
     models: dict[ModelName, ModelSpec] = {}
+    batched: int | None = None
+    abilities = GPU_ABILITIES
     for table in root.tables("model"):
-        profile, model = _model(table)
-        profiles[model.name], models[model.name] = profile, model
+        found = _model(table)
+        profiles[found.model.name], models[found.model.name] = found.costs, found.model
+        batched = batched or found.max_batched_tokens or None
+        if found.device_kind == "cpu":
+            abilities = CPU_ABILITIES
     if not models:
         raise ConfigError("a simulation needs at least one [[model]]", file=file, key="model")
     nodes, rtts = _nodes(root)
@@ -85,7 +93,7 @@ def make_simulation(
         classes=tuple(_class(table, models) for table in root.tables("class"))
         or (ClassSpec(ServiceClass.INTERACTIVE, 1.0),),
     )
-    batched = run.integer("max_num_batched_tokens", 2048)
+    batched = run.integer("max_num_batched_tokens", batched or 2048)
     prefix_cache = run.flag("prefix_cache")
     run.finish()
     spec = SimulationSpec(
@@ -93,6 +101,7 @@ def make_simulation(
             fleet,
             profiles,
             _network(root),
+            abilities,
             max_num_batched_tokens=batched,
             prefix_cache=prefix_cache,
             rtts=rtts,
@@ -105,23 +114,20 @@ def make_simulation(
     return spec
 
 
-def _model(table: _Reader) -> tuple[ModelProfile, ModelSpec]:
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """One ``[[model]]``; `max_batched_tokens` 0 = not said."""
+
+    model: ModelSpec
+    costs: ModelProfile
+    device_kind: str
+    max_batched_tokens: int = 0
+
+
+def _model(table: _Reader) -> _Model:
     name = ModelName(table.text("name"))
-    max_batch = table.integer("max_batch", 16)
-    length = table.integer("max_model_len", 8192)
-    geometry = KvGeometry(
-        table.integer("layers", 36), table.integer("kv_heads", 8), table.integer("head_dim", 128)
-    )
-    pool = table.size("kv_cache", None)
-    model = ModelSpec(name, max_model_len=length, max_batch=max_batch, kv_cache_bytes=pool)
-    kind = table.text("device", "cuda")
-    if kind not in ("cuda", "cpu"):
-        raise table.mistake("device", kind, "'cuda' or 'cpu'")
-    weights = table.size("weights", None)
-    if weights is None:
-        raise table.mistake("weights", None, "the size of the weights")
-    profile = estimate_profile(model, geometry, weights, "cpu" if kind == "cpu" else "cuda", length)
-    cost = profile.iteration
+    found = _profiled_model(table, name) if "profile" in table.values else _made_up(table, name)
+    costs, cost = found.costs, found.costs.iteration
     cost = IterationCost(
         table.seconds("c0", cost.c0_s),
         table.seconds("c1", cost.c1_s),
@@ -129,15 +135,63 @@ def _model(table: _Reader) -> tuple[ModelProfile, ModelSpec]:
         table.seconds("cp", cost.cp_s),
         table.number("gamma", cost.gamma),
     )
-    profile = dataclasses.replace(
-        profile,
+    costs = dataclasses.replace(
+        costs,
         iteration=cost,
-        cold_start_s=table.seconds("cold_start", profile.cold_start_s),
-        wake_s=table.seconds("wake", profile.wake_s),
-        sleep_s=table.seconds("sleep", profile.sleep_s),
+        cold_start_s=table.seconds("cold_start", costs.cold_start_s),
+        wake_s=table.seconds("wake", costs.wake_s),
+        sleep_s=table.seconds("sleep", costs.sleep_s),
     )
     table.finish()
-    return profile, model
+    return dataclasses.replace(found, costs=costs)
+
+
+def _profiled_model(table: _Reader, name: ModelName) -> _Model:
+    """Costs of a profile file, with the lengths and the pool that the simulation asks for."""
+    text = table.text("profile")
+    record = load_profile(_profile_path(text, table.file))
+    for key in ("weights", "layers", "kv_heads", "head_dim", "device"):
+        if key in table.values:
+            raise table.mistake(key, table.values[key], "nothing, since the profile says it")
+    model = ModelSpec(
+        name,
+        max_model_len=table.integer("max_model_len", record.costs.max_model_len),
+        max_batch=table.integer("max_batch", record.costs.max_batch),
+        kv_cache_bytes=table.size("kv_cache", None),
+    )
+    most = record.costs.max_batch if record.saturated else None
+    costs = size_profile(record.costs, record.geometry, model, most_batch=most)
+    batched = record.engine.max_batched_tokens
+    return _Model(model, costs, record.device_kind, batched)
+
+
+def _profile_path(text: str, file: str) -> Path:
+    """A file, relative to the simulation's; without ``.toml``, one that comes with maestroctl."""
+    if text.endswith(".toml"):
+        return Path(file).parent / Path(text).expanduser()
+    return shipped_dir(PROFILES) / f"{text}.toml"
+
+
+def _made_up(table: _Reader, name: ModelName) -> _Model:
+    """Costs by arithmetic from the geometry."""
+    length = table.integer("max_model_len", 8192)
+    geometry = KvGeometry(
+        table.integer("layers", 36), table.integer("kv_heads", 8), table.integer("head_dim", 128)
+    )
+    model = ModelSpec(
+        name,
+        max_model_len=length,
+        max_batch=table.integer("max_batch", 16),
+        kv_cache_bytes=table.size("kv_cache", None),
+    )
+    kind = table.text("device", "cuda")
+    if kind not in ("cuda", "cpu"):
+        raise table.mistake("device", kind, "'cuda' or 'cpu'")
+    weights = table.size("weights", None)
+    if weights is None:
+        raise table.mistake("weights", None, "the size of the weights")
+    costs = estimate_profile(model, geometry, weights, "cpu" if kind == "cpu" else "cuda", length)
+    return _Model(model, costs, kind)
 
 
 def _nodes(root: _Reader) -> tuple[dict[NodeName, NodeSpec], dict[NodeName, float]]:

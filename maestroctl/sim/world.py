@@ -25,6 +25,9 @@ from maestroctl.sim.prediction import PredictionError, Predictor
 GPU_ABILITIES = EngineAbilities(can_sleep_host=True, can_sleep_disk=True, can_suspend=True)
 """What a vLLM engine of ours can do on a GPU; its KV pool is fixed."""
 
+CPU_ABILITIES = EngineAbilities(can_sleep_disk=True, can_suspend=True)
+"""The same on a CPU, where host memory is device memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorldSpec:

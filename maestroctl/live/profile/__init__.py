@@ -1,10 +1,10 @@
-"""Measuring what a model costs on this machine, and finding what was measured.
+r"""Measuring what a model costs on this machine, and finding what was measured.
 
 Theory of operation of a measurement::
 
-    cold start -> decode by batch -> prefill by length -> check -> sleep, wake -> copy -> stop
-        |                \\_________________/               |           |          |
-    memory, time       fit of the iteration        held-out error  bytes kept   gamma
+    cold start -> rounds of decoding, prefill, held-out groups -> sleep, wake -> copy -> stop
+        |              \____________/           |                      |           |
+    memory, time     fit of the iteration   its error             bytes kept     gamma
 
 Every step drives the real engine through the same adapter as the node daemon and adds to one
 `Measurements` object. Rounds are repeated until the spread is small or a limit is reached. A step

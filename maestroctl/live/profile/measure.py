@@ -157,9 +157,7 @@ async def _cold_starts(
 
 async def _on_engine(bench: Bench, clock: _Clock) -> None:
     await steps.warm_up(bench)
-    await steps.measure_decode(bench, clock.begin("decode"))
-    await steps.measure_prefill(bench, clock.begin("prefill"))
-    await steps.measure_check(bench, clock.begin("check"))
+    await steps.measure_rounds(bench, clock.begin)
     tick = clock.begin("sleep")
     with contextlib.suppress(CapabilityMissing):  # the record says what is missing
         await steps.measure_sleep(bench, tick)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -14,7 +15,7 @@ from maestroctl.live.profile.plan import Group, Shape
 from maestroctl.live.profile.samples import spread_of
 
 _LEAST_GAIN = 1.05
-"""A larger batch pays when it makes this much more tokens per second."""
+"""A batch twice as large pays when it makes this much more tokens per second."""
 
 
 @dataclass(slots=True)
@@ -105,13 +106,15 @@ class Measurements:
                 continue
             times = [sample.seconds / sample.iterations for sample, _ in runs]
             rate = batch / median(times)
-            if rate < best_rate * _LEAST_GAIN:
+            if best and rate < best_rate * _LEAST_GAIN ** math.log2(batch / best):
                 return best, True
             best, best_rate = batch, rate
         return max(1, best), False
 
-    def worst_spread(self, runs: Sequence[Sequence[float]]) -> float:
-        """The largest spread of some repeated measurements."""
+    def worst_spread(self) -> float:
+        """The largest spread of what is repeated."""
+        runs = [[s.seconds / s.iterations for s, _ in runs] for runs in self.decode.values()]
+        runs += [[s.seconds for s in samples] for samples in self.prefill.values()]
         return max((spread_of(times) for times in runs), default=0.0)
 
 

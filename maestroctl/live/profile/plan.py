@@ -14,7 +14,7 @@ Shape = tuple[int, int]
 Group = tuple[tuple[int, int], ...]
 """(prompt tokens, output tokens) of requests that are sent together."""
 
-_CHECK_BATCHES = (1, 2, 3, 5, 8, 12, 16)
+_CHECK_BATCHES = (1, 2, 3, 5, 7, 10, 14, 16)
 """Sizes of held-out groups: most are none of the sizes the fit has seen."""
 
 
@@ -28,16 +28,15 @@ class ProfilePlan:
         long_shapes: runs with much context.
         decode_tokens: output tokens of each request of a run.
         prefill_tokens: prompt lengths.
-        least_rounds, most_rounds: of decoding and prefill each.
+        least_rounds, most_rounds: of decoding, prefill and held-out groups.
         spread_target: rounds end when every spread is at most this.
-        rounds_limit_s: rounds end when decoding, or prefill, took this long.
+        rounds_limit_s: rounds end when they took this long.
         cold_starts, sleep_cycles: how often.
-        check_rounds: times the held-out groups are played, with other lengths each time.
         second_copy: measure gamma where a second engine fits.
         most_batch: sequences the engine takes at once.
     """
 
-    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    batches: tuple[int, ...] = (1, 2, 4, 6, 8, 12, 16, 24, 32)
     short_tokens: int = 16
     long_shapes: tuple[Shape, ...] = ((1, 1024), (4, 512), (8, 256))
     decode_tokens: int = 48
@@ -45,10 +44,9 @@ class ProfilePlan:
     least_rounds: int = 3
     most_rounds: int = 8
     spread_target: float = 0.05
-    rounds_limit_s: float = 120.0
+    rounds_limit_s: float = 300.0
     cold_starts: int = 2
     sleep_cycles: int = 5
-    check_rounds: int = 3
     second_copy: bool = True
     most_batch: int = 32
 
@@ -56,16 +54,15 @@ class ProfilePlan:
     def quick(cls) -> ProfilePlan:
         """At most three minutes for a small model on two CPU cores."""
         return cls(
-            batches=(1, 2, 4, 8, 16),
-            long_shapes=((1, 1024), (4, 256)),
+            batches=(1, 2, 4, 8, 12, 16),
+            long_shapes=((1, 512), (4, 256), (8, 128)),
             decode_tokens=24,
             prefill_tokens=(32, 128, 256, 1024),
             least_rounds=2,
             most_rounds=4,
-            rounds_limit_s=20.0,
+            rounds_limit_s=60.0,
             cold_starts=1,
             sleep_cycles=2,
-            check_rounds=1,
             second_copy=False,
             most_batch=16,
         )
@@ -110,6 +107,11 @@ class ProfilePlan:
         """Random numbers for one round of groups."""
         return 2 * sum(_CHECK_BATCHES)
 
+    def expected_rounds(self, round_s: float) -> int:
+        """Rounds that fit the limit: spreads are seldom small at once."""
+        fitting = int(self.rounds_limit_s / max(round_s, 1e-3)) + 1
+        return max(self.least_rounds, min(self.most_rounds, fitting))
+
     def estimate_steps_s(self, costs: ModelProfile) -> dict[str, float]:
         """Seconds that each step should take by what is known so far; for the time left."""
         decode_s = sum(
@@ -120,13 +122,12 @@ class ProfilePlan:
         prefill_s = sum(estimate_prefill_s(costs, tokens) for tokens in self.prefill_tokens)
         groups = [tuple((68, 24) for _ in range(batch)) for batch in _CHECK_BATCHES]
         check_s = sum(max(estimate_batch_s(costs.iteration, group, 256)) for group in groups)
+        round_s = decode_s + prefill_s + check_s
         cold_s, cycle_s = costs.cold_start_s, costs.sleep_s + costs.wake_s
         copy_s = cold_s + 12 * decode_s / max(1, len(self.decode_shapes()))
         return {
             "cold start": cold_s * self.cold_starts,
-            "decode": min(self.rounds_limit_s + decode_s, decode_s * (self.least_rounds + 1)),
-            "prefill": min(self.rounds_limit_s + prefill_s, prefill_s * (self.least_rounds + 1)),
-            "check": check_s * self.check_rounds,
+            **{f"round {number + 1}": round_s for number in range(self.expected_rounds(round_s))},
             "sleep": cycle_s * self.sleep_cycles,
             **({"second copy": copy_s} if self.second_copy else {}),
             "stop": 2.0,

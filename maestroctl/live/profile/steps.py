@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import TypeVar
 
 from maestroctl.domain.engine import EngineReadings, ResidencyTier
 from maestroctl.errors import EngineError
@@ -19,7 +19,7 @@ from maestroctl.live.engine.managed import ManagedEngine
 from maestroctl.live.engine.metrics import parse_metrics
 from maestroctl.live.profile.load import LoadClient
 from maestroctl.live.profile.measurements import Measurements
-from maestroctl.live.profile.plan import ProfilePlan, Shape
+from maestroctl.live.profile.plan import Group, ProfilePlan, Shape
 from maestroctl.live.profile.samples import decode_sample, prefill_sample
 
 _LOOK_S = 0.5
@@ -29,7 +29,6 @@ _NEIGHBOUR = [(16, 64)] * 4
 _BESIDE_SHAPES: tuple[Shape, ...] = ((1, 16), (4, 16))
 _BESIDE_ROUNDS = 3
 
-ItemT = TypeVar("ItemT")
 Tick = Callable[[float], None]
 """Told how much of a step is done, 0 to 1."""
 
@@ -76,46 +75,55 @@ async def warm_up(bench: Bench) -> None:
         await bench.client.together([(bench.plan.short_tokens, 8)] * batch)
 
 
-async def measure_decode(bench: Bench, tick: Tick) -> None:
-    """Rounds over every batch size and context."""
+async def measure_rounds(bench: Bench, begin: Callable[[str], Tick]) -> None:
+    """Rounds of decoding by batch, prefill by length and held-out groups.
 
-    async def once(shape: Shape) -> None:
-        batch, prompt = shape
-        traces = await bench.client.together([(prompt, bench.plan.decode_tokens)] * batch)
-        sample = decode_sample(traces)
-        if sample is not None:
-            bench.seen.decode.setdefault(shape, []).append(sample)
+    They take turns because a machine is now faster, now slower: what is fitted and what it is
+    checked with shall have met the same. Rounds end when every spread is small, when they are
+    used up, or when their time is.
 
-    def times() -> list[list[float]]:
-        return [[s.seconds / s.iterations for s, _ in runs] for runs in bench.seen.decode.values()]
-
-    await _rounds(bench, bench.plan.decode_shapes(), once, times, tick)
+    Args:
+        begin: told the name of each round; gives what to tell of its progress.
+    """
+    plan, seen = bench.plan, bench.seen
+    began_s = perf_counter()
+    for number in range(plan.most_rounds):
+        tick = begin(f"round {number + 1}")
+        parts = _parts(bench)
+        for place, part in enumerate(parts):
+            await part()
+            tick((place + 1) / len(parts))
+        took_s = perf_counter() - began_s
+        is_small = seen.worst_spread() <= plan.spread_target
+        if number + 1 >= plan.least_rounds and (is_small or took_s > plan.rounds_limit_s):
+            break
     await _read_under_load(bench)
 
 
-async def measure_prefill(bench: Bench, tick: Tick) -> None:
-    """Rounds over every prompt length, one request at a time."""
+def _parts(bench: Bench) -> list[Callable[[], Awaitable[None]]]:
+    """One round."""
+    plan, seen = bench.plan, bench.seen
 
-    async def once(tokens: int) -> None:
-        trace = await bench.client.send(tokens, 2)
-        sample = prefill_sample(trace, bench.max_batched_tokens)
-        bench.seen.prefill.setdefault(tokens, []).append(sample)
+    async def decode(batch: int, prompt: int) -> None:
+        traces = await bench.client.together([(prompt, plan.decode_tokens)] * batch)
+        sample = decode_sample(traces)
+        if sample is not None:
+            seen.decode.setdefault((batch, prompt), []).append(sample)
 
-    def times() -> list[list[float]]:
-        return [[sample.seconds for sample in runs] for runs in bench.seen.prefill.values()]
+    async def prefill(tokens: int) -> None:
+        sample = prefill_sample(await bench.client.send(tokens, 2), bench.max_batched_tokens)
+        seen.prefill.setdefault(tokens, []).append(sample)
 
-    await _rounds(bench, bench.plan.prefill_tokens, once, times, tick)
+    async def check(group: Group) -> None:
+        traces = await bench.client.together(group)
+        seen.checks.append((group, [trace.stage_s for trace in traces]))
 
-
-async def measure_check(bench: Bench, tick: Tick) -> None:
-    """Held-out groups: other prompts, other lengths, other batch sizes than the fit has seen."""
-    plan = bench.plan
-    for number in range(plan.check_rounds):
-        groups = plan.check_groups(bench.client.numbers(plan.numbers_needed()), plan.batches[-1])
-        for place, group in enumerate(groups):
-            traces = await bench.client.together(group)
-            bench.seen.checks.append((group, [trace.stage_s for trace in traces]))
-            tick((number + (place + 1) / len(groups)) / plan.check_rounds)
+    numbers = bench.client.numbers(plan.numbers_needed())
+    return [
+        *(partial(decode, *shape) for shape in plan.decode_shapes()),
+        *(partial(prefill, tokens) for tokens in plan.prefill_tokens),
+        *(partial(check, group) for group in plan.check_groups(numbers, plan.batches[-1])),
+    ]
 
 
 async def measure_sleep(bench: Bench, tick: Tick) -> None:
@@ -161,29 +169,6 @@ async def measure_beside(bench: Bench, neighbour: LoadClient, tick: Tick) -> Non
 
 
 # --- inside ---------------------------------------------------------------------------------------
-
-
-async def _rounds(
-    bench: Bench,
-    items: Iterable[ItemT],
-    once: Callable[[ItemT], Awaitable[None]],
-    times: Callable[[], list[list[float]]],
-    tick: Tick,
-) -> None:
-    """Repeat until every spread is small, the rounds are used up or the time is."""
-    plan, todo = bench.plan, list(items)
-    began_s = perf_counter()
-    for number in range(plan.most_rounds):
-        for place, item in enumerate(todo):
-            await once(item)
-            done = (number + (place + 1) / len(todo)) / (plan.least_rounds + 1)
-            tick(min(0.99, done))
-        took_s = perf_counter() - began_s
-        if number + 1 < plan.least_rounds:
-            continue
-        if bench.seen.worst_spread(times()) <= plan.spread_target or took_s > plan.rounds_limit_s:
-            break
-    tick(1.0)
 
 
 async def _decode_times(bench: Bench, tick: Tick, from_part: float) -> dict[Shape, list[float]]:

@@ -176,3 +176,26 @@ def test_the_core_feeds_it_without_queueing_and_wakes(coordinator: Coordinator) 
     profile = coordinator.core._tables.profile
     assert profile.future_work_s(stage_of("x", "a")) == pytest.approx(4.5, rel=0.1)
     assert profile.size()[2] == 0
+
+
+def test_observations_correct_a_profile_that_was_only_estimated():
+    """A geometry estimate three times too fast: after a few stages predictions are right."""
+    model, nominal_s, true_s = ModelName("m"), 2.0, 6.0
+    profile = ExecutionProfile()
+    errors = []
+    for _ in range(40):
+        errors.append(abs(nominal_s * profile.pace(model) - true_s) / true_s)
+        profile.note_pace(model, nominal_s, true_s)
+    assert errors[0] > 0.6
+    assert errors[10] < 0.1
+    assert errors[-1] < 0.05
+
+
+def test_a_change_of_pace_is_followed_within_some_dozens_of_stages():
+    """The profile was right; then another engine joins the device and everything takes twice."""
+    model, profile = ModelName("m"), ExecutionProfile()
+    for _ in range(50):
+        profile.note_pace(model, 2.0, 2.0)
+    for _ in range(120):
+        profile.note_pace(model, 2.0, 4.0)
+    assert 1.85 < profile.pace(model) <= 2.0

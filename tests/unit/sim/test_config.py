@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from maestroctl.config.profile_writer import save_profile
+from maestroctl.domain.ids import ModelName
+from maestroctl.domain.llm import ModelSpec
 from maestroctl.domain.units import GIB
 from maestroctl.errors import ConfigError
+from maestroctl.live.models.geometry import ModelGeometry
+from maestroctl.live.profile.device import Device
+from maestroctl.live.profile.lookup import find_costs
 from maestroctl.sim.config import make_simulation
+from tests.unit.config.test_profile_file import ENGINE, SHAPE, make_record
 from tests.unit.sim.files import SMALL
 
 
@@ -50,3 +58,47 @@ def test_a_mistake_is_named_with_its_key(change: dict[str, Any], key: str, words
         make_simulation({**SMALL, **change})
     assert caught.value.key == key
     assert words in str(caught.value)
+
+
+def with_profile(name: str, **keys: Any) -> dict[str, Any]:
+    values = {key: value for key, value in SMALL.items() if key not in ("model", "class")}
+    return {**values, "model": [{"name": "m", "profile": name, **keys}]}
+
+
+def test_a_shipped_profile_gives_the_costs() -> None:
+    spec = make_simulation(with_profile("nvidia-a100-40gb/qwen3-8b", max_model_len=4096))
+    costs = spec.world.profiles[ModelName("m")]
+    assert (costs.origin, costs.weights_bytes) == ("derived", 15_270_000_000)
+    assert costs.max_model_len == 4096
+    assert spec.world.max_num_batched_tokens == 2048
+
+
+def test_a_profile_file_is_relative_to_the_simulation_and_a_cost_can_be_replaced(
+    tmp_path: Path,
+) -> None:
+    save_profile(tmp_path / "p.toml", make_record())
+    values = with_profile("p.toml", c0="50ms")
+    spec = make_simulation(values, str(tmp_path / "simulation.toml"))
+    costs = spec.world.profiles[ModelName("m")]
+    assert costs.iteration.c0_s == 0.05
+    assert costs.wake_s == make_record().costs.wake_s
+    assert spec.world.max_num_batched_tokens == 256
+    assert not spec.world.abilities.can_sleep_host, "on a CPU there is no other memory"
+
+
+def test_the_simulator_books_with_the_same_costs_as_a_node(tmp_path: Path) -> None:
+    """One file, two readers: `serve` and the simulator."""
+    save_profile(tmp_path / "p.toml", make_record())
+    values = with_profile("p.toml", max_model_len=2048, max_batch=8)
+    spec = make_simulation(values, str(tmp_path / "simulation.toml"))
+    model = ModelSpec(
+        ModelName("m"), max_model_len=2048, max_batch=8, profile=str(tmp_path / "p.toml")
+    )
+    files = ModelGeometry(SHAPE, 269_000_000, 8192, "bfloat16", "LlamaForCausalLM")
+    here = Device("anywhere", "cpu", 2)
+    assert spec.world.profiles[ModelName("m")] == find_costs(model, ENGINE, files, here)
+
+
+def test_geometry_beside_a_profile_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the profile says it"):
+        make_simulation(with_profile("nvidia-a100-40gb/qwen3-8b", weights="1 GB"))
