@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 from maestroctl.domain.fleet import FleetSpec
-from maestroctl.domain.ids import JobId
+from maestroctl.domain.ids import ClusterName, JobId
 from maestroctl.domain.outcome import JobStatus, Outcome
 from maestroctl.domain.snapshot import NodeSnapshot
 from maestroctl.errors import ConfigError, InvariantViolation
@@ -69,6 +69,7 @@ from maestroctl.scheduler.ordering.costs import Costs
 from maestroctl.scheduler.registry import make_model_choice, make_ordering, make_routing
 from maestroctl.scheduler.routing.fleet_state import FleetState
 from maestroctl.scheduler.routing.look_ahead import LookAhead
+from maestroctl.scheduler.routing.placement_score import Weights
 from maestroctl.scheduler.workflow_progress import ResumeConflict, StepEffect, WorkflowProgress
 
 
@@ -98,7 +99,9 @@ class CoordinatorCore:
         policy = fleet.policy
         self._ordering = ordering or make_ordering(policy)
         self._model_choice = make_model_choice(policy)
-        self._tables = tables = CoordinatorTables(FleetState(epoch), JobTable(self._job_gone))
+        self._tables = tables = CoordinatorTables(
+            FleetState(epoch, Weights.of(policy), _declared_rtts(fleet)), JobTable(self._job_gone)
+        )
         tables.on_over = self._model_choice.on_stage_over
         self._costs = Costs(tables.fleet, tables.profile)
         self._ordering.use(self._costs)
@@ -381,3 +384,8 @@ class CoordinatorCore:
     def _shutdown_requested(self, event: ShutdownRequested, now_s: float, out: Out) -> None:
         self._tables.closing = True
         self._stages.close(not event.drain, now_s, out)
+
+
+def _declared_rtts(fleet: FleetSpec) -> dict[ClusterName, float]:
+    """Round trips that a person stated; the others are measured."""
+    return {c.name: c.rtt_s for c in fleet.clusters.values() if c.rtt_s is not None}

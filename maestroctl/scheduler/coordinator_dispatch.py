@@ -22,11 +22,12 @@ from maestroctl.domain.ids import ModelName
 from maestroctl.domain.prediction import Prediction
 from maestroctl.errors import InvariantViolation
 from maestroctl.scheduler.coordinator_records import record_route
-from maestroctl.scheduler.coordinator_state import LATE_RANK, StageState, StageStatus
+from maestroctl.scheduler.coordinator_state import LATE_RANK, MAX_ROLES, StageState, StageStatus
 from maestroctl.scheduler.coordinator_tables import CoordinatorTables
 from maestroctl.scheduler.coordinator_timers import Out, Timers
 from maestroctl.scheduler.effects import AdvisePrewarm, DispatchStage
 from maestroctl.scheduler.ordering.base import LATE_SHARE, OrderingPolicy
+from maestroctl.scheduler.ordering.costs import clamp_to_request, nominal_s
 from maestroctl.scheduler.ordering.stage_queue import Entry, QueueClass
 from maestroctl.scheduler.routing.fleet_state import Place
 from maestroctl.scheduler.routing.look_ahead import LookAhead
@@ -60,6 +61,27 @@ class Dispatcher:
         self.dispatch_gap_s = 0.1
         """Running mean of the seconds between dispatches."""
 
+    def exclude_misfits(self, stage: StageState) -> None:
+        """Places whose engines are too short for the prompt are no places for this stage.
+
+        Before it is queued, so that it waits among its like and holds up nobody. Where none is
+        long enough nothing is excluded: the node says what is wrong.
+        """
+        fleet = self._tables.fleet
+        prompt = stage.stage.prompt_tokens.full
+        candidates = stage.stage.candidates
+        if all(prompt < fleet.shortest_context(model) for model in candidates):
+            return
+        misfits = []
+        fits = False
+        for place in fleet.usable(candidates):
+            if place.profile is not None and prompt >= place.profile.max_model_len:
+                misfits.append((place.node.name, place.model))
+            else:
+                fits = True
+        if fits:
+            stage.excluded = tuple(sorted(misfits))
+
     def try_dispatch(self, stage: StageState, now_s: float, out: Out) -> RouteDecision:
         """Send the stage, which waits nowhere yet, where the policy says, if anywhere."""
         decision = self._routing.route(stage, self._tables.fleet, now_s)
@@ -82,7 +104,8 @@ class Dispatcher:
         place = stage.place
         assert place is not None
         tokens = booked_tokens(stage, stage.prediction, place)
-        place.tokens += tokens - stage.booked_tokens
+        end_s = self._predict_end_s(stage, place, stage.dispatched_s + stage.wake_s)
+        self._tables.fleet.rebook(place, stage.seq, tokens - stage.booked_tokens, end_s)
         stage.booked_tokens = tokens
 
     def pump_model(self, model: ModelName, now_s: float, out: Out) -> None:
@@ -121,6 +144,8 @@ class Dispatcher:
             stage = entry[4]
             decision = self._routing.route(stage, tables.fleet, now_s)
             if decision.place is None:
+                if decision.wait_s is not None and self._send_back(queue_class, now_s, out):
+                    continue
                 self.heed_wait(stage, decision, now_s, out)
                 heappop(heads)
                 continue
@@ -132,6 +157,19 @@ class Dispatcher:
                 heappop(heads)
             else:
                 heapreplace(heads, (following, queue_class))
+
+    def _send_back(self, queue_class: QueueClass, now_s: float, out: Out) -> bool:
+        """The first of a class prefers to wait: does one of the back half, whose wait is longer?"""
+        stage = queue_class.last()
+        if stage is None:
+            return False
+        tables = self._tables
+        decision = self._routing.route_behind(stage, queue_class.num_live // 2, tables.fleet, now_s)
+        if decision.place is None:
+            return False
+        tables.queue.remove(stage)
+        self._dispatch(stage, decision.place, decision, now_s, out)
+        return True
 
     def _lapse(self, classes: list[QueueClass], now_s: float) -> list[QueueClass]:
         """Move stages that are late by now behind the others; the classes, with theirs."""
@@ -177,6 +215,8 @@ class Dispatcher:
         Raises:
             InvariantViolation: names the stage.
         """
+        if not self._routing.is_timeless:
+            return
         for queue_class in self._tables.queue.classes().values():
             entry = queue_class.first()
             if entry is None:
@@ -203,7 +243,12 @@ class Dispatcher:
         stage.dispatched_s = now_s
         stage.wake_s = place.ready_in_s
         stage.booked_tokens = tokens = booked_tokens(stage, stage.prediction, place)
-        tables.fleet.reserve(place, seq, tokens)
+        begins_s = now_s + stage.wake_s
+        if place.free_s is not None:
+            begins_s = max(begins_s, place.free_s)
+        end_s = self._predict_end_s(stage, place, begins_s)
+        tables.fleet.reserve(place, seq, tokens, end_s)
+        _remember_home(stage, place)
         tables.on_node.setdefault(node.name, {})[stage_id] = stage
         tables.counters.dispatched += 1
         self._note_dispatch(now_s)
@@ -225,6 +270,13 @@ class Dispatcher:
         out.append(record_route(stage, place, decision, now_s))
         if self._look_ahead is not None:
             self._advise(stage, now_s, out)
+
+    def _predict_end_s(self, stage: StageState, place: Place, begins_s: float) -> float:
+        """When a stage that begins then will leave: RTT and T_exec at the pace of the model."""
+        tokens = clamp_to_request(stage.stage, stage.prediction.output_q50)
+        prompt = stage.stage.prompt_tokens.full
+        pace = self._tables.profile.pace(place.model)
+        return begins_s + place.node.rtt_s + pace * nominal_s(place.profile, prompt, tokens)
 
     def _note_dispatch(self, now_s: float) -> None:
         if self._last_dispatch_s is not None:
@@ -305,6 +357,15 @@ def booked_tokens(stage: StageState, prediction: Prediction, place: Place) -> in
     if place.profile is not None and prompt + output > place.profile.max_model_len:
         output = place.profile.max_model_len - prompt
     return prompt + max(1, output)
+
+
+def _remember_home(stage: StageState, place: Place) -> None:
+    """Its prompt will be in the prefix cache there."""
+    job, role = stage.job, stage.stage.role
+    if job.homes is None:
+        job.homes = {}
+    if role in job.homes or len(job.homes) < MAX_ROLES:
+        job.homes[role] = (place.name, stage.stage.prompt_tokens.full)
 
 
 def _unblock_name(place: Place) -> str:

@@ -88,6 +88,7 @@ class StageFlow:
             return
         job = tables.jobs.of_stage(stage, now_s)
         state = StageState(stage, event.prediction, job, 0.0)
+        self._dispatcher.exclude_misfits(state)
         self._waiting.set_models(state, now_s, out)
         # Orders price a stage at its first candidate: from here on that is the one chosen.
         priced = (
@@ -254,8 +255,7 @@ class StageFlow:
         return InvariantViolation(f"stage {stage_id}: {what}", story=self._tables.story(stage_id))
 
     def _note_served(self, place: Place, now_s: float) -> None:
-        place.refusals = 0
-        place.ready_in_s = 0.0  # it answered: whatever the last snapshot said, it is awake
+        self._tables.fleet.answered(place)
         self._waiting.patience.served(place.model, now_s)
 
     def _leave_node(self, stage: StageState, now_s: float, finished: bool = False) -> Place:

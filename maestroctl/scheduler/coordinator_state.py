@@ -150,6 +150,7 @@ class JobState:
         num_stages: stages that ever arrived. `roles`: the same per role.
         attained_s: execution and tool seconds so far; no queueing, no wakes.
         attained_tokens: output tokens so far.
+        homes: role -> (name of the place, prompt tokens) of its last stage; None = none was sent.
         is_over: finished; only stages of outside callers may still use it.
     """
 
@@ -158,6 +159,7 @@ class JobState:
         "attained_s",
         "attained_tokens",
         "deadline_s",
+        "homes",
         "idle_since_s",
         "is_over",
         "job_id",
@@ -188,6 +190,7 @@ class JobState:
         self.roles: dict[str, int] = {}
         self.attained_s = 0.0
         self.attained_tokens = 0
+        self.homes: dict[str, tuple[str, int]] | None = None
         self.idle_since_s = arrival_s
         self.is_over = False
 

@@ -26,6 +26,7 @@ from maestroctl.scheduler.ordering.sjf import Sjf
 from maestroctl.scheduler.ordering.stjf import Stjf
 from maestroctl.scheduler.ordering.workflow_slo import WorkflowSlo
 from maestroctl.scheduler.ordering.workflow_srtf import WorkflowSrtf
+from maestroctl.scheduler.routing.affinity import make_affinity
 from maestroctl.scheduler.routing.balanced_choice import (
     BalancedChoice,
     make_fastest,
@@ -33,8 +34,14 @@ from maestroctl.scheduler.routing.balanced_choice import (
     paper_latency_s,
 )
 from maestroctl.scheduler.routing.baseline_choices import LeastLoaded, RoundRobin
+from maestroctl.scheduler.routing.bin_packing import make_bin_packing
+from maestroctl.scheduler.routing.cross_cluster import make_maestro, make_maestroctl
+from maestroctl.scheduler.routing.least_loaded import make_least_loaded
 from maestroctl.scheduler.routing.model_choice import FirstModel, ModelChoice
+from maestroctl.scheduler.routing.nearest import make_nearest
 from maestroctl.scheduler.routing.pipeline import RoutingPolicy
+from maestroctl.scheduler.routing.power_of_two import make_power_of_two
+from maestroctl.scheduler.routing.round_robin import make_round_robin
 from maestroctl.scheduler.routing.single_node import make_single_node
 
 ORDERINGS: Mapping[str, Callable[[PolicySpec], OrderingPolicy]] = {
@@ -53,6 +60,14 @@ ORDERINGS: Mapping[str, Callable[[PolicySpec], OrderingPolicy]] = {
 }
 ROUTINGS: Mapping[str, Callable[[PolicySpec], RoutingPolicy]] = {
     "single_node": make_single_node,
+    "maestro": make_maestro,
+    "maestroctl": make_maestroctl,
+    "nearest": make_nearest,
+    "round_robin": make_round_robin,
+    "least_loaded": make_least_loaded,
+    "power_of_two": make_power_of_two,
+    "bin_packing": make_bin_packing,
+    "affinity": make_affinity,
 }
 MODEL_CHOICES: Mapping[str, Callable[[PolicySpec], ModelChoice]] = {
     "first": lambda _policy: FirstModel(),

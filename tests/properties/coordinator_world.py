@@ -105,8 +105,10 @@ class FakeJob:
 class World:
     """Feeds a core, carries out its effects, and checks each of them."""
 
-    def __init__(self, max_queued: int = 6, ordering: str = "fcfs") -> None:
-        self.policy = PolicySpec(ordering=ordering)
+    def __init__(
+        self, max_queued: int = 6, ordering: str = "fcfs", routing: str = "single_node"
+    ) -> None:
+        self.policy = PolicySpec(ordering=ordering, routing=routing)
         self.max_queued = max_queued
         self.ids: Iterator[int] = count()
         self.jobs: dict[str, FakeJob] = {}
@@ -220,7 +222,7 @@ class World:
 
     def check_order(self, stage: StageDescriptor, effect: DispatchStage) -> None:
         """FCFS among stages that the model may serve and that have not had a turn."""
-        if effect.attempt > 1 or self.policy.ordering != "fcfs":
+        if effect.attempt > 1 or self.policy.ordering != "fcfs" or self.policy.routing == "maestro":
             return
         for stage_id in self.live:
             other = self.stages[stage_id]

@@ -59,10 +59,11 @@ class CoordinatorLife(RuleBasedStateMachine):
     """Drives a `World`; the world checks every effect."""
 
     ordering = "fcfs"
+    routing = "single_node"
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(ordering=self.ordering)
+        self.world = World(ordering=self.ordering, routing=self.routing)
 
     @initialize(connected=st.booleans())
     def some_nodes_are_there(self, connected: bool) -> None:
@@ -400,8 +401,16 @@ class LifeByRemainingTime(CoordinatorLife):
     ordering = "workflow_srtf"
 
 
+class LifeAcrossClusters(CoordinatorLife):
+    """The same under a policy that waits for a place while another is open."""
+
+    routing = "maestro"
+
+
 _FEWER = settings(max_examples=20, stateful_step_count=60, deadline=None)
 TestLifeByDeadlines = LifeByDeadlines.TestCase
 TestLifeByDeadlines.settings = _FEWER
 TestLifeByRemainingTime = LifeByRemainingTime.TestCase
 TestLifeByRemainingTime.settings = _FEWER
+TestLifeAcrossClusters = LifeAcrossClusters.TestCase
+TestLifeAcrossClusters.settings = _FEWER

@@ -44,7 +44,7 @@ class Costs:
         Does not change with time, so equal stages get equal keys.
         """
         profile = self._model_profile(stage.candidates[0])
-        return _nominal_s(profile, stage.prompt_tokens.full, max(0.0, output_tokens))
+        return nominal_s(profile, stage.prompt_tokens.full, max(0.0, output_tokens))
 
     def execution_s(self, stage: StageDescriptor, output_tokens: float) -> float:
         """T_exec (Eq 2) at the pace of the model."""
@@ -66,10 +66,10 @@ class Costs:
     def stage_finished(self, stage: StageState, place: Place, served_s: float) -> None:
         """The core tells that the stage finished at `place` after `served_s` of execution."""
         self._profile.stage_ended(stage.stage, served_s, stage.path_s)
-        nominal_s = _nominal_s(
+        spent_s = nominal_s(
             place.profile, stage.stage.prompt_tokens.full, float(stage.output_tokens)
         )
-        self._profile.note_pace(place.model, nominal_s, served_s)
+        self._profile.note_pace(place.model, spent_s, served_s)
 
     def _model_profile(self, model: ModelName) -> ModelProfile | None:
         for place in self._fleet.places(model).values():
@@ -83,7 +83,8 @@ def clamp_to_request(stage: StageDescriptor, output_tokens: float) -> float:
     return output_tokens if stage.max_tokens is None else min(output_tokens, stage.max_tokens)
 
 
-def _nominal_s(profile: ModelProfile | None, prompt_tokens: int, output_tokens: float) -> float:
+def nominal_s(profile: ModelProfile | None, prompt_tokens: int, output_tokens: float) -> float:
+    """Eq 2 at batch 1, seconds; of an engine that nobody has measured, a guess."""
     if profile is None:
         return UNKNOWN_PROMPT_S * prompt_tokens + UNKNOWN_TOKEN_S * output_tokens
     return estimate_execution_s(profile, prompt_tokens, output_tokens)

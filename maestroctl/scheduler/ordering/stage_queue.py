@@ -68,6 +68,16 @@ class QueueClass:
             heappop(heap)
         return None
 
+    def last(self) -> StageState | None:
+        """A stage of the back half, while two wait at least: a leaf of the heap."""
+        heap = self._heap
+        while len(heap) > 1:
+            entry = heap[-1]
+            if entry[4].entry == entry[3]:
+                return entry[4] if self.num_live > 1 else None
+            heap.pop()
+        return None
+
     def strike(self) -> None:
         """One of the entries is not live any more; its stage says so."""
         self.num_live -= 1

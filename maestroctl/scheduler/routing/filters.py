@@ -5,6 +5,7 @@ from __future__ import annotations
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.scheduler.coordinator_state import StageState
 from maestroctl.scheduler.routing.fleet_state import FleetState, Place
+from maestroctl.scheduler.routing.pipeline import Filter
 
 
 class NotExcluded:
@@ -43,3 +44,7 @@ class InteractiveReserve:
         ):
             return "its free slots are kept for interactive stages"
         return None
+
+
+COMMON_FILTERS: tuple[Filter, ...] = (NotExcluded(), NotWhereItFailed(), InteractiveReserve())
+"""What every pipeline asks."""

@@ -18,115 +18,38 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from maestroctl.domain.engine import EngineStatus
-from maestroctl.domain.ids import ModelName, NodeName
-from maestroctl.domain.llm import ModelProfile
+from maestroctl.domain.ids import ClusterName, ModelName, NodeName
 from maestroctl.domain.snapshot import EngineSnapshot, NodeSnapshot
+from maestroctl.scheduler.routing.place import NO_PLACES, NodeState, Place, describe_place
+from maestroctl.scheduler.routing.place import assumed_slots as assumed_slots
+from maestroctl.scheduler.routing.place_index import PlaceIndex
+from maestroctl.scheduler.routing.placement_score import Weights
 
-_COMING = (EngineStatus.STARTING, EngineStatus.WAKING, EngineStatus.RESUMING)
-
-
-class Place:
-    """One model on one node.
-
-    Attributes:
-        profile: None for an engine that somebody else runs.
-        slots: stages it takes at once; `reserved` of them are closed to batch stages.
-        in_flight: stages of ours there; `tokens` is what they booked.
-        readiness: 1 when an engine is awake, 0.5 when one is about to be, else 0.
-        ready_in_s: predicted seconds until the readiest engine can serve.
-        blocked_until_s: no stage goes there before this time or, once it passed, the node's next
-            snapshot, because of a refusal; None = not blocked.
-        refusals: refusals in a row.
-        failure: why every engine of the model there has failed; None while some has not.
-        offered: the node can run the model; False keeps a vanished place until its stages ended.
-    """
-
-    __slots__ = (
-        "blocked_until_s",
-        "engines",
-        "failure",
-        "in_flight",
-        "model",
-        "name",
-        "node",
-        "offered",
-        "profile",
-        "readiness",
-        "ready_in_s",
-        "refusals",
-        "reserved",
-        "slots",
-        "tokens",
-    )
-
-    def __init__(self, node: NodeState, model: ModelName) -> None:
-        self.node = node
-        self.model = model
-        self.name = f"{model}@{node.name}"
-        self.profile: ModelProfile | None = None
-        self.failure: str | None = None
-        self.engines: tuple[EngineSnapshot, ...] = ()
-        self.slots = 0
-        self.reserved = 0
-        self.in_flight = 0
-        self.tokens = 0
-        self.readiness = 0.0
-        self.ready_in_s = 0.0
-        self.blocked_until_s: float | None = None
-        self.refusals = 0
-        self.offered = True
-
-    @property
-    def is_usable(self) -> bool:
-        """The node takes stages for this model, be it now or later."""
-        return self.offered and self.node.is_usable
-
-    @property
-    def is_open(self) -> bool:
-        """A stage could go there now."""
-        return self.in_flight < self.slots and self.blocked_until_s is None and self.is_usable
-
-
-class NodeState:
-    """One connected node.
-
-    Attributes:
-        received_s: when its last snapshot came, in the core's time.
-        is_usable: it takes new stages (not draining, not taken over by a newer coordinator).
-        in_flight: stages of ours on it.
-        unapplied: commands that its last snapshot does not contain: seq -> (model, tokens).
-    """
-
-    __slots__ = (
-        "in_flight",
-        "is_usable",
-        "name",
-        "places",
-        "received_s",
-        "rtt_s",
-        "snapshot",
-        "unapplied",
-    )
-
-    def __init__(self, snapshot: NodeSnapshot) -> None:
-        self.name = snapshot.node
-        self.snapshot = snapshot
-        self.received_s = 0.0
-        self.rtt_s = 0.0
-        self.is_usable = True
-        self.in_flight = 0
-        self.places: dict[ModelName, Place] = {}
-        self.unapplied: dict[int, tuple[ModelName, int]] = {}
+__all__ = ["FleetState", "NodeState", "Place", "assumed_slots"]
 
 
 class FleetState:
-    """Every connected node and every place on it."""
+    """Every connected node and every place on it.
 
-    __slots__ = ("_epoch", "_open", "_places", "nodes")
+    Args:
+        epoch: of this coordinator.
+        weights: of Maestro Eq 5, for the order in which routing looks at places.
+        rtts: declared round trips per cluster, in place of the measured ones.
+    """
 
-    def __init__(self, epoch: int) -> None:
+    __slots__ = ("_contexts", "_epoch", "_index", "_open", "_places", "_rtts", "_weights", "nodes")
+
+    def __init__(
+        self,
+        epoch: int,
+        weights: Weights | None = None,
+        rtts: Mapping[ClusterName, float] | None = None,
+    ) -> None:
         self._epoch = epoch
+        self._weights = weights or Weights()
+        self._rtts = dict(rtts or {})
+        self._index: dict[ModelName, PlaceIndex] = {}
+        self._contexts: dict[ModelName, int] = {}
         self.nodes: dict[NodeName, NodeState] = {}
         self._places: dict[ModelName, dict[NodeName, Place]] = {}
         self._open: dict[ModelName, dict[NodeName, Place]] = {}
@@ -135,11 +58,24 @@ class FleetState:
 
     def places(self, model: ModelName) -> Mapping[NodeName, Place]:
         """Every place of the model, full and blocked ones included."""
-        return self._places.get(model, _NONE)
+        return self._places.get(model, NO_PLACES)
 
     def open_places(self, model: ModelName) -> Mapping[NodeName, Place]:
         """Places of the model that could take a stage now."""
-        return self._open.get(model, _NONE)
+        return self._open.get(model, NO_PLACES)
+
+    def index(self, model: ModelName) -> PlaceIndex:
+        """Places of the model that are usable and not blocked, as routing looks at them."""
+        return self._index.get(model) or PlaceIndex(self._weights)
+
+    def shortest_context(self, model: ModelName) -> float:
+        """Tokens that every engine of the model takes; without limit while none is known."""
+        found = self._contexts.get(model)
+        if found is None:
+            places = self.places(model).values()
+            found = min((p.profile.max_model_len for p in places if p.profile), default=1 << 62)
+            self._contexts[model] = found
+        return found
 
     def usable(
         self, models: Collection[ModelName], excluded: Collection[tuple[NodeName, ModelName]] = ()
@@ -152,35 +88,68 @@ class FleetState:
 
     # --- reservations ---------------------------------------------------------------------------
 
-    def reserve(self, place: Place, seq: int, tokens: int) -> None:
-        """A stage was sent to `place` by command `seq`."""
+    def reserve(self, place: Place, seq: int, tokens: int, end_s: float = 0.0) -> None:
+        """A stage was sent to `place` by command `seq`; it is predicted to end at `end_s`."""
         place.in_flight += 1
         place.tokens += tokens
+        place.ends[seq] = end_s
+        place.last_seq = seq
         node = place.node
         node.in_flight += 1
         node.unapplied[seq] = (place.model, tokens)
-        if place.in_flight >= place.slots:
-            self._open[place.model].pop(node.name, None)
+        if place.in_flight == 1 and place.takes_memory:
+            self._weigh(node)
+        else:
+            self.refresh(place)
+
+    def rebook(self, place: Place, seq: int, more_tokens: int, end_s: float) -> None:
+        """A better prediction came for the stage of command `seq`."""
+        place.tokens += more_tokens
+        place.ends[seq] = end_s
+        if place.free_s is not None:
+            self.refresh(place)
 
     def release(self, place: Place, seq: int, tokens: int) -> None:
         """The stage of command `seq` is over."""
         place.in_flight -= 1
         place.tokens -= tokens
+        place.ends.pop(seq, None)
         node = place.node
         node.in_flight -= 1
         node.unapplied.pop(seq, None)
         if not place.offered and not place.in_flight:
             self._forget(place)
+        elif not place.in_flight and place.takes_memory:
+            self._weigh(node)
         else:
             self.refresh(place)
 
+    def answered(self, place: Place) -> None:
+        """It answered: whatever the last snapshot said, an engine is awake there."""
+        place.refusals = 0
+        if place.ready_in_s:
+            place.ready_in_s = 0.0
+            self.refresh(place)
+
     def refresh(self, place: Place) -> None:
-        """Bring the index of open places up to date."""
-        open_places = self._open.setdefault(place.model, {})
-        if place.is_open:
-            open_places[place.node.name] = place
-        else:
-            open_places.pop(place.node.name, None)
+        """Bring the indexes up to date with the place."""
+        open_places = self._open.get(place.model)
+        if open_places is None:
+            open_places = self._open[place.model] = {}
+        name = place.node.name
+        if not place.is_open:
+            open_places.pop(name, None)
+        elif name not in open_places:
+            open_places[name] = place
+        index = self._index.get(place.model)
+        if index is None:
+            index = self._index[place.model] = PlaceIndex(self._weights)
+        index.update(place)
+
+    def _weigh(self, node: NodeState) -> None:
+        node.weigh_memory()
+        for place in node.places.values():
+            self.refresh(place)
 
     # --- snapshots ------------------------------------------------------------------------------
 
@@ -203,7 +172,8 @@ class FleetState:
         if node is None:
             node = self.nodes[snapshot.node] = NodeState(snapshot)
         before = _servable(node)
-        node.snapshot, node.received_s, node.rtt_s = snapshot, now_s, rtt_s
+        node.snapshot, node.received_s = snapshot, now_s
+        node.rtt_s = self._rtts.get(snapshot.cluster, rtt_s)
         node.is_usable = not snapshot.draining and snapshot.epoch <= self._epoch
         if snapshot.epoch == self._epoch:
             for seq in [seq for seq in node.unapplied if seq <= snapshot.applied_seq]:
@@ -224,8 +194,12 @@ class FleetState:
             if place is None:
                 place = node.places[model] = Place(node, model)
                 self._places.setdefault(model, {})[node.name] = place
-            place.profile, place.offered = profiles.get(model), True
-            _describe(place, tuple(engines.get(model, ())))
+            profile = profiles.get(model)
+            if place.profile != profile:
+                self._contexts.pop(model, None)
+            place.profile, place.offered = profile, True
+            describe_place(place, tuple(engines.get(model, ())))
+        node.weigh_memory()
         for model, place in list(node.places.items()):
             if model not in offered:
                 place.offered, place.slots = False, 0
@@ -237,12 +211,16 @@ class FleetState:
             self.refresh(place)
 
     def _forget(self, place: Place) -> None:
+        self._contexts.pop(place.model, None)
         place.offered = False
         place.node.places.pop(place.model, None)
         for index in (self._places, self._open):
             by_node = index.get(place.model)
             if by_node is not None and by_node.get(place.node.name) is place:
                 del by_node[place.node.name]
+        model_index = self._index.get(place.model)
+        if model_index is not None:
+            model_index.remove(place)
 
     def lose(self, node_name: NodeName) -> None:
         """The node is gone; whoever had stages there has released them before."""
@@ -251,42 +229,6 @@ class FleetState:
             self._forget(place)
 
 
-_NONE: Mapping[NodeName, Place] = {}
-
-
 def _servable(node: NodeState) -> list[tuple[ModelName, bool]]:
     """What the node takes stages for, and whether there is hope in it."""
     return [(m, place.failure is None) for m, place in node.places.items() if place.is_usable]
-
-
-def _describe(place: Place, engines: tuple[EngineSnapshot, ...]) -> None:
-    """Slots and readiness of a place from the engines that serve it."""
-    place.engines = engines
-    place.failure = None
-    if not engines:
-        assert place.profile is not None
-        place.slots = assumed_slots(place.profile)
-        place.readiness, place.ready_in_s = 0.0, place.profile.cold_start_s
-        return
-    place.slots = sum(engine.slots for engine in engines)
-    if all(engine.status is EngineStatus.FAILED for engine in engines):
-        place.failure = engines[0].failure or "its engine has failed"
-        # A stage asks the node now and then: its refusal says what is wrong, or it tries again.
-        place.slots = max(1, place.slots)
-    if any(engine.status.is_awake for engine in engines):
-        place.readiness = 1.0
-    else:
-        place.readiness = 0.5 if any(engine.status in _COMING for engine in engines) else 0.0
-    place.ready_in_s = min(engine.ready_in_s for engine in engines)
-
-
-def assumed_slots(profile: ModelProfile) -> int:
-    """Stages that a model with no engine yet is offered: min(max_batch, what its KV admits) + 1.
-
-    Source: algorithms section 3, Slots. `kv_least_bytes` holds one sequence of the full model
-    length; the pool admits at least one.
-    """
-    admitted = profile.max_batch
-    if profile.kv_least_bytes > 0:
-        admitted = min(admitted, max(1, profile.kv_pool_bytes // profile.kv_least_bytes))
-    return admitted + 1

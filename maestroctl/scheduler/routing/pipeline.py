@@ -47,11 +47,27 @@ class RouteDecision(NamedTuple):
 
 
 class RoutingPolicy(ABC):
-    """Chooses a place for a stage."""
+    """Chooses a place for a stage.
+
+    Attributes:
+        is_timeless: it never waits for a place while another is open.
+    """
+
+    is_timeless: bool = True
 
     @abstractmethod
     def route(self, stage: StageState, fleet: FleetState, now_s: float) -> RouteDecision:
-        """Decide; changes nothing."""
+        """Decide for the stage that goes first; changes nothing."""
+
+    def route_behind(
+        self,
+        stage: StageState,  # noqa: ARG002
+        num_ahead: int,  # noqa: ARG002
+        fleet: FleetState,  # noqa: ARG002
+        now_s: float,  # noqa: ARG002
+    ) -> RouteDecision:
+        """Decide for a stage that has `num_ahead` others before it, none of which wants to go."""
+        return RouteDecision(None, "it waits for its turn")
 
 
 class Filter(Protocol):

@@ -1,0 +1,261 @@
+"""Maestro Algorithm 3: which node of which cluster gets a stage (policies `maestro`, `maestroctl`).
+
+    1  filter: healthy, snapshot fresh, model allowed, context fits, device can ever hold it
+    2  C_deg: 0 if the need fits the headroom, else from the node's degradation curve
+    3  A = prefix saving + epsilon fit
+    4  the highest S (Eq 5) of the awake engines and the 32 best others; ties by (load, name)
+    5  if the winner is full: stay queued, ask again at T_q.  Else reserve and dispatch.
+    6  refused by the node: exclude it, again; none left: back to the queue with the reason
+
+Where the steps are. Step 1: what the node never takes is no place at all (`fleet_state`), a context
+that does not fit and permanent refusals are the stage's exclusions (`coordinator_dispatch`), the
+rest is here. Steps 2 to 4: `placement_score`, over `place_index`. Steps 5 and 6: `Dispatcher`.
+
+A full engine that is awake competes with one that is asleep: waiting 2 s beats a start of 30 s.
+The choice is the head of the queue's; a stage further back waits longer for the same engine, so
+`route_behind` weighs the same places with the stages before it (see decision 10).
+
+A place whose node could only make room by ending work has no price. It comes last, and is asked
+only when nothing else is there: the node makes such a stage wait for its neighbours and then lets
+it in. Dropping it, as the paper does, would starve a model next to one that is always busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from maestroctl.domain.ids import ModelName
+from maestroctl.domain.policy import PolicySpec
+from maestroctl.domain.records import Candidate
+from maestroctl.domain.stage import ServiceClass
+from maestroctl.scheduler.coordinator_state import StageState
+from maestroctl.scheduler.ordering.costs import clamp_to_request
+from maestroctl.scheduler.routing.filters import NotExcluded, NotWhereItFailed
+from maestroctl.scheduler.routing.fleet_state import FleetState, Place
+from maestroctl.scheduler.routing.pipeline import (
+    MAX_CANDIDATES,
+    NOTHING_REJECTED,
+    Filter,
+    RouteDecision,
+    RoutingPolicy,
+)
+from maestroctl.scheduler.routing.place_index import Entry
+from maestroctl.scheduler.routing.placement_score import (
+    StageNeed,
+    Terms,
+    Weights,
+    estimate_queue_s,
+    score_place,
+    weigh_place,
+)
+
+MAX_AWAKE = 64
+"""Awake engines of a model that are looked at, and as many busy ones; beyond it the index says
+which. The paper looks at all of them: a model with more is rare, and the same order finds it."""
+MAX_OTHERS = 32
+FRESH_S = 10.0
+"""A node is heard of every second; one that is silent for this long may be gone."""
+
+
+class Rated(NamedTuple):
+    """A candidate place with its score; `is_open` for this stage."""
+
+    score: float
+    place: Place
+    terms: Terms
+    is_open: bool
+
+
+class CrossCluster(RoutingPolicy):
+    """Algorithm 3.
+
+    Args:
+        policy: `readiness_weight` is lambda, `degradation_weight` mu.
+        with_run: take T_exec at the place off the score as well.
+    """
+
+    is_timeless = False
+
+    def __init__(self, policy: PolicySpec, *, with_run: bool) -> None:
+        self._weights = Weights.of(policy)
+        self._with_run = with_run
+        self._filters: tuple[Filter, ...] = (NotExcluded(), NotWhereItFailed())
+
+    def route(self, stage: StageState, fleet: FleetState, now_s: float) -> RouteDecision:
+        """For the first of the stage's models that has a place; else how long to wait."""
+        return self._route(stage, 0, fleet, now_s)
+
+    def route_behind(
+        self, stage: StageState, num_ahead: int, fleet: FleetState, now_s: float
+    ) -> RouteDecision:
+        """The same for a stage that has others before it, which wait by their own choice."""
+        return self._route(stage, num_ahead, fleet, now_s)
+
+    def _route(
+        self, stage: StageState, num_ahead: int, fleet: FleetState, now_s: float
+    ) -> RouteDecision:
+        waiting: RouteDecision | None = None
+        for model in stage.models:
+            if not fleet.open_places(model):
+                continue
+            decision = self._route_model(stage, model, num_ahead, fleet, now_s)
+            if decision.place is not None:
+                return decision
+            waiting = waiting or decision
+        return waiting or RouteDecision(None, "no free slot")
+
+    def _route_model(
+        self, stage: StageState, model: ModelName, num_ahead: int, fleet: FleetState, now_s: float
+    ) -> RouteDecision:
+        need = stage_need(stage, num_ahead)
+        rejected: dict[str, int] = {}
+        rated = [
+            self._rate(place, stage, need, fleet, now_s)
+            for place in self._candidates(stage, model, fleet, now_s, rejected)
+        ]
+        counts: Mapping[str, int] = rejected or NOTHING_REJECTED
+        if not any(item.is_open for item in rated):
+            return RouteDecision(None, "no free slot", (), counts)
+        best = min(rated, key=_rank)
+        if not best.is_open:
+            reason = f"waiting for {best.place.name} beats what is free"
+            return RouteDecision(None, reason, (), counts, best.terms.queue_s)
+        if len(rated) == 1:
+            return RouteDecision(best.place, "the only place with a free slot", (), counts)
+        return RouteDecision(
+            best.place, f"highest score of {len(rated)} places", self._shown(rated), counts
+        )
+
+    # --- step 1 and the choice of candidates ----------------------------------------------------
+
+    def _candidates(
+        self,
+        stage: StageState,
+        model: ModelName,
+        fleet: FleetState,
+        now_s: float,
+        rejected: dict[str, int],
+    ) -> Iterator[Place]:
+        index = fleet.index(model)
+        for entries, limit in (
+            (index.ready, MAX_AWAKE),
+            (index.queueing, MAX_AWAKE),
+            (index.asleep, MAX_OTHERS),
+        ):
+            yield from islice(self._passing(entries, stage, fleet, now_s, rejected), limit)
+
+    def _passing(
+        self,
+        entries: list[Entry],
+        stage: StageState,
+        fleet: FleetState,
+        now_s: float,
+        rejected: dict[str, int],
+    ) -> Iterator[Place]:
+        is_plain = not stage.excluded and stage.avoid is None
+        for entry in entries:
+            place = entry[3]
+            reason: str | None = None
+            if now_s - place.node.received_s > FRESH_S:
+                reason = "its node has not been heard of lately"
+            elif not is_plain:
+                reason = self._rejection(stage, place, fleet)
+            if reason is None:
+                yield place
+            else:
+                rejected[reason] = rejected.get(reason, 0) + 1
+
+    def _rejection(self, stage: StageState, place: Place, fleet: FleetState) -> str | None:
+        for a_filter in self._filters:
+            reason = a_filter.rejects(stage, place, fleet)
+            if reason is not None:
+                return reason
+        return None
+
+    # --- steps 2 to 4 ---------------------------------------------------------------------------
+
+    def _rate(
+        self, place: Place, stage: StageState, need: StageNeed, fleet: FleetState, now_s: float
+    ) -> Rated:
+        terms = weigh_place(place, need, now_s, with_run=self._with_run)
+        is_open = place.in_flight < place.slots
+        if (
+            place.reserved
+            and stage.stage.service_class is ServiceClass.BATCH
+            and place.in_flight >= place.slots - place.reserved
+        ):
+            # Closed to it: T_q is until enough of the others have left.
+            is_open = False
+            free_s = place.predict_free_s(max(0, place.capacity - place.slots + place.reserved))
+            terms = terms._replace(queue_s=estimate_queue_s(free_s, now_s), activation_s=0.0)
+        if need.num_ahead and not is_open:
+            terms = terms._replace(queue_s=terms.queue_s + queue_ahead_s(place, need, fleet))
+        return Rated(score_place(terms, self._weights), place, terms, is_open)
+
+    def _shown(self, rated: list[Rated]) -> tuple[Candidate, ...]:
+        kept = sorted(rated, key=_rank)[:MAX_CANDIDATES]
+        return tuple(
+            Candidate(
+                item.place.name,
+                item.score,
+                {
+                    "queue": item.terms.queue_s,
+                    "activation": item.terms.activation_s,
+                    "rtt": item.terms.rtt_s,
+                    "disruption": item.terms.disruption_s or 0.0,
+                    "prefix": item.terms.prefix_s,
+                    "fit": item.terms.fit,
+                    "run": item.terms.run_s,
+                },
+                None if item.is_open else "full",
+            )
+            for item in kept
+        )
+
+
+def stage_need(stage: StageState, num_ahead: int = 0) -> StageNeed:
+    """What the score wants to know of the stage."""
+    descriptor = stage.stage
+    prompt = descriptor.prompt_tokens.full
+    output = clamp_to_request(descriptor, stage.prediction.output_q50)
+    booked = prompt + round(clamp_to_request(descriptor, stage.prediction.output_q90))
+    homes = stage.job.homes
+    home, cached = (None, 0) if homes is None else homes.get(descriptor.role, (None, 0))
+    return StageNeed(prompt, output, booked, home, min(cached, prompt), num_ahead)
+
+
+def queue_ahead_s(place: Place, need: StageNeed, fleet: FleetState) -> float:
+    """Seconds until the stages ahead have begun, on all engines of the model that are awake."""
+    profile = place.profile
+    if profile is None:
+        return 0.0
+    cost = profile.iteration
+    run_s = cost.c0_s + cost.cp_s * need.prompt_tokens
+    run_s += need.output_tokens * (cost.c0_s + cost.c1_s * profile.max_batch)
+    index = fleet.index(place.model)
+    serving = sum(entry[3].capacity for entry in islice(index.queueing, MAX_AWAKE))
+    return need.num_ahead * run_s / max(1, serving)
+
+
+def _rank(rated: Rated) -> tuple[bool, bool, float, int, str]:
+    """Places that failed and places without room come after all others."""
+    place = rated.place
+    return (
+        place.failure is not None,
+        rated.terms.disruption_s is None,
+        -rated.score,
+        place.node.in_flight,
+        place.name,
+    )
+
+
+def make_maestro(policy: PolicySpec) -> RoutingPolicy:
+    """Eq 5 as in the paper."""
+    return CrossCluster(policy, with_run=False)
+
+
+def make_maestroctl(policy: PolicySpec) -> RoutingPolicy:
+    """Eq 5 less T_exec, for nodes that differ and batches that slow each other down."""
+    return CrossCluster(policy, with_run=True)
