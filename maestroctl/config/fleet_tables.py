@@ -142,7 +142,14 @@ POLICY = Table(
     (
         Key("ordering", TEXT, "Which ready stage goes first."),
         Key("routing", TEXT, "Which node runs a stage."),
-        Key("model_choice", TEXT, "Which of several candidate models serves a job."),
+        Key(
+            "model_choice",
+            TEXT,
+            "Which of several candidate models serves a job: `first` that can, `maestroctl` (the"
+            " one whose confidence is worth its time), `chimera` and `chimera_full` (the most"
+            " confident within the slack), `fastest`, `most_confident`, `round_robin`,"
+            " `least_loaded`.",
+        ),
         Key("residency", TEXT, "Which idle engine gives way to another model."),
         Key("degradation", TEXT, "How memory is freed under pressure."),
         Key(
@@ -158,12 +165,14 @@ POLICY = Table(
         Key(
             "latency_slack",
             number(0, 1e6),
-            "How much slower than the fastest model a better one may be, as a share (tau).",
+            "How much slower a more confident model may be (tau): a share of the fastest one's"
+            " latency (`chimera`), or typical latencies per ten points of confidence gained"
+            " (`maestroctl`).",
         ),
         Key(
             "confidence_margin",
             number(0, 1),
-            "How much more confident a slower model must be (delta_s).",
+            "How much more confident than the fastest a slower model must be (delta_s).",
         ),
         Key(
             "admission_quantile",

@@ -11,6 +11,7 @@ from maestroctl.errors import ConfigError
 from maestroctl.experiments import (
     colocation,
     error_tolerance,
+    frontier,
     overcommit,
     preemption,
     queue_time,
@@ -33,6 +34,7 @@ EXPERIMENTS: Mapping[str, Run] = {
     "routing": routing.run,
     "utilisation": utilisation.run,
     "error_tolerance": error_tolerance.run,
+    "frontier": frontier.run,
 }
 
 
@@ -54,7 +56,7 @@ def run_experiment(
             f"no experiment is called {name!r}; there are: {', '.join(EXPERIMENTS)}",
             hint=f"did you mean {near[0]!r}?" if near else None,
         )
-    source = JobSource(load_jobs(data) if data is not None else ())
+    source = JobSource(load_jobs(data) if data is not None else (), data)
     began = time.perf_counter()
     experiment = EXPERIMENTS[name](scale, source, Runner(progress, workers))
     experiment.seconds = time.perf_counter() - began

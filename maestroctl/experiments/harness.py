@@ -94,6 +94,7 @@ class Experiment:
         paper: what the paper says, for the reader to compare.
         notes: what to know about the figures.
         plot: (x, series column, y columns) for the picture; None = no picture.
+        figure: draws a picture of its own in place of `plot`, where matplotlib is installed.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Experiment:
     paper: str = ""
     notes: list[str] = field(default_factory=list)
     plot: tuple[str, str, tuple[str, ...]] | None = None
+    figure: Callable[[Any], None] | None = None
     seconds: float = 0.0
 
 
@@ -113,6 +115,10 @@ Task = tuple[SimulationSpec, str]
 
 _TASKS: list[tuple[Runner, Task]] = []
 """What the worker processes of `Runner.run_all` find after the fork; filled only meanwhile."""
+
+
+_CALLS: list[tuple[Callable[[Any], Any], Any]] = []
+"""The same for `Runner.map`."""
 
 
 class Runner:
@@ -166,6 +172,26 @@ class Runner:
         finally:
             _TASKS.clear()
 
+    def map(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+        """`function` of every task, on several processes where there are; in the order given.
+
+        For runs that are more than a `SimulationSpec`. What it returns crosses processes.
+        """
+        self.num_runs += len(tasks)
+        if self._workers <= 1 or len(tasks) <= 1:
+            return [function(task) for task in tasks]
+        _CALLS[:] = [(function, task) for task in tasks]
+        try:
+            context = multiprocessing.get_context("fork")
+            with context.Pool(min(self._workers, len(tasks))) as pool:
+                return pool.map(_call, range(len(tasks)), chunksize=1)
+        finally:
+            _CALLS.clear()
+
+    def say(self, line: str) -> None:
+        """Tell the progress."""
+        self._progress(line)
+
     def over_seeds(
         self, make: Callable[[int], SimulationSpec], seeds: Sequence[int], label: str
     ) -> list[dict[str, Any]]:
@@ -178,6 +204,11 @@ class Runner:
         if self._plans is None or self._plans[0] != key:
             self._plans = (key, make_plans(spec.workload, spec.source, spec.world.profiles))
         return self._plans[1]
+
+
+def _call(index: int) -> Any:
+    function, task = _CALLS[index]
+    return function(task)
 
 
 def _run_task(index: int) -> dict[str, Any]:

@@ -18,7 +18,8 @@ def write(experiment: Experiment, folder: Path) -> list[Path]:
     paths[0].write_text(json.dumps(document(experiment), indent=1) + "\n", encoding="utf-8")
     paths[1].write_text(markdown(experiment), encoding="utf-8")
     picture = stem.with_suffix(".png")
-    if experiment.plot is not None and draw(experiment, picture):
+    wanted = experiment.plot is not None or experiment.figure is not None
+    if wanted and draw(experiment, picture):
         paths.append(picture)
     return paths
 
@@ -26,7 +27,7 @@ def write(experiment: Experiment, folder: Path) -> list[Path]:
 def document(experiment: Experiment) -> dict[str, Any]:
     """Everything, ready for JSON."""
     fields = {f.name: getattr(experiment, f.name) for f in dataclasses.fields(experiment)}
-    del fields["plot"]
+    del fields["plot"], fields["figure"]
     plain: dict[str, Any] = _plain(fields)
     return plain
 
@@ -83,6 +84,11 @@ def draw(experiment: Experiment, path: Path) -> bool:
     mpl.use("Agg")
     from matplotlib.figure import Figure
 
+    if experiment.figure is not None:
+        whole = Figure(layout="constrained")
+        experiment.figure(whole)
+        whole.savefig(path, dpi=120)
+        return True
     assert experiment.plot is not None
     x, series, panels = experiment.plot
     figure = Figure(figsize=(5.0 * len(panels), 4.0), layout="constrained")

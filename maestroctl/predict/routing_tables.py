@@ -17,6 +17,7 @@ class RoutingRow:
     question: str
     model: str
     correct: float
+    output_tokens: int | None = None
 
     @property
     def item_key(self) -> str:
@@ -42,11 +43,13 @@ def load_routing_rows(folder: Path) -> list[RoutingRow]:
         raise ConfigError("no correctness table found", file=str(folder))
     rows: list[RoutingRow] = []
     for path in files:
-        table = parquet.read_table(path, columns=["dataset", "question_text", "model", "correct"])
-        columns = (table.column(name).to_pylist() for name in table.column_names)
+        table = parquet.read_table(path).to_pydict()
+        unknown = [None] * len(table["model"])
+        names = ("dataset", "question_text", "model", "correct", "output_tokens")
+        columns = (table.get(name, unknown) for name in names)
         rows.extend(
-            RoutingRow(dataset, question or "", model, float(correct))
-            for dataset, question, model, correct in zip(*columns, strict=True)
+            RoutingRow(dataset, question or "", model, float(correct), tokens)
+            for dataset, question, model, correct, tokens in zip(*columns, strict=True)
             if model is not None and correct is not None
         )
     return rows

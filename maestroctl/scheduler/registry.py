@@ -41,6 +41,7 @@ from maestroctl.scheduler.routing.model_choice import FirstModel, ModelChoice
 from maestroctl.scheduler.routing.nearest import make_nearest
 from maestroctl.scheduler.routing.pipeline import RoutingPolicy
 from maestroctl.scheduler.routing.power_of_two import make_power_of_two
+from maestroctl.scheduler.routing.priced_choice import PricedChoice
 from maestroctl.scheduler.routing.round_robin import make_round_robin
 from maestroctl.scheduler.routing.single_node import make_single_node
 
@@ -71,7 +72,8 @@ ROUTINGS: Mapping[str, Callable[[PolicySpec], RoutingPolicy]] = {
 }
 MODEL_CHOICES: Mapping[str, Callable[[PolicySpec], ModelChoice]] = {
     "first": lambda _policy: FirstModel(),
-    "maestroctl": BalancedChoice,
+    "maestroctl": PricedChoice,
+    "chimera_full": BalancedChoice,
     "chimera": lambda policy: BalancedChoice(policy, paper_latency_s),
     "fastest": make_fastest,
     "most_confident": make_most_confident,

@@ -46,7 +46,7 @@ from maestroctl.scheduler.events import (
 )
 from maestroctl.sim.jobs import Call, JobPlan, JobRow, Run, StageRow
 from maestroctl.sim.loop import EventLoop, Timers
-from maestroctl.sim.prediction import Predictor
+from maestroctl.sim.prediction import Predictor, Remaining
 
 if TYPE_CHECKING:
     from maestroctl.sim.node_host import SimNode
@@ -57,7 +57,7 @@ class _Job:
 
     __slots__ = ("plan", "remaining", "row")
 
-    def __init__(self, plan: JobPlan, row: JobRow, remaining: dict[Run, list[int]]) -> None:
+    def __init__(self, plan: JobPlan, row: JobRow, remaining: dict[Run, list[Remaining]]) -> None:
         self.plan = plan
         self.row = row
         self.remaining = remaining
@@ -211,7 +211,9 @@ class SimCoordinator:
         )
         node = self._nodes[effect.node]
         conversation = f"{row.job_id}/{stage.call.role}"
-        self._loop.after(node.rtt_s / 2, node.offer, offer, stage.call.output_tokens, conversation)
+        self._loop.after(
+            node.rtt_s / 2, node.offer, offer, stage.call.tokens_on(effect.model), conversation
+        )
 
     def _advise(self, effect: AdvisePrewarm) -> None:
         node = self._nodes[effect.node]
@@ -266,7 +268,7 @@ class SimCoordinator:
         )  # fmt: skip
         job.row.num_stages += 1
         self._stages[stage_id] = _Stage(job, run, index, call, row)
-        prediction = self._predictor.predict(call, job.remaining[run][index])
+        prediction = self._predictor.predict(call, job.remaining[run][index], plan.confidence)
         self._post_inside(StageArrived(stage, prediction))
 
     def _post_inside(self, event: CoordinatorEvent) -> None:

@@ -25,10 +25,12 @@ class Call:
 
     Attributes:
         models: candidates, in order.
-        output_tokens: what it will produce on any of them.
+        output_tokens: what it will produce on any of them, unless `output_by_model` says more.
         tool_s: seconds of tools that follow it, before the next call of its run.
         tools_available, tool_called: as in the traces.
         noise: two standard normal draws, of the prediction errors of length and of remainder.
+        output_by_model: what each of several candidates would produce; then `output_tokens` is
+            their mean, which is what a prediction of the stage alone is made from.
     """
 
     role: str
@@ -39,6 +41,11 @@ class Call:
     tools_available: int = 0
     tool_called: bool = False
     noise: tuple[float, float] = (0.0, 0.0)
+    output_by_model: Mapping[ModelName, int] = field(default_factory=dict)
+
+    def tokens_on(self, model: ModelName) -> int:
+        """Output tokens that the call will produce on `model`."""
+        return self.output_by_model.get(model, self.output_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,7 @@ class JobPlan:
         calls: of each run of a step, in order.
         widths: fan-out of (step, visit), where it is not 1.
         goes_back: runs whose step is repeated.
+        confidence: what a router says of each candidate model, where there is one.
         deadline_s: from submission; None = none.
     """
 
@@ -61,6 +69,13 @@ class JobPlan:
     deadline_s: float | None = None
     widths: Mapping[tuple[str, int], int] = field(default_factory=dict)
     goes_back: frozenset[Run] = frozenset()
+    confidence: Mapping[ModelName, float] = field(default_factory=dict)
+
+    @property
+    def models(self) -> tuple[ModelName, ...]:
+        """Every candidate of any call, in the order in which they come."""
+        found = (model for calls in self.calls.values() for call in calls for model in call.models)
+        return tuple(dict.fromkeys(found))
 
     @property
     def num_calls(self) -> int:

@@ -13,14 +13,19 @@ kinds:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from types import MappingProxyType
 
+from maestroctl.domain.ids import ModelName
 from maestroctl.domain.prediction import PRIOR, Prediction
 from maestroctl.errors import ConfigError
 from maestroctl.sim.jobs import Call, JobPlan, Run
 
+Remaining = Mapping[ModelName, int]
+"""Output tokens still to come, per model that could produce them."""
+_NO_CONFIDENCE: Mapping[ModelName, float] = MappingProxyType({})
 KINDS = ("none", "lognormal", "residuals", "prior")
 _Z90 = NormalDist().inv_cdf(0.9)
 
@@ -56,36 +61,44 @@ class Predictor:
         self._residuals = tuple(sorted(error.residuals))
         self._q90_factor = math.exp(self._to_q90())
 
-    def remaining(self, plan: JobPlan) -> dict[Run, list[int]]:
-        """Output tokens from each call on, as if runs came one after the other."""
-        left = plan.output_tokens
-        table: dict[Run, list[int]] = {}
-        for run, calls in plan.calls.items():
-            tokens = []
-            for call in calls:
-                tokens.append(left)
-                left -= call.output_tokens
-            table[run] = tokens
+    def remaining(self, plan: JobPlan) -> dict[Run, list[Remaining]]:
+        """Output tokens from each call on, per model, as if runs came one after the other."""
+        models = plan.models
+        calls_in_order = [(run, call) for run, calls in plan.calls.items() for call in calls]
+        left = dict.fromkeys(models, 0)
+        table: dict[Run, list[Remaining]] = {run: [] for run in plan.calls}
+        for run, call in reversed(calls_in_order):
+            left = {model: tokens + call.tokens_on(model) for model, tokens in left.items()}
+            table[run].append(left)
+        for rows in table.values():
+            rows.reverse()
         return table
 
-    def predict(self, call: Call, remaining_tokens: int) -> Prediction:
+    def predict(
+        self,
+        call: Call,
+        remaining: Remaining,
+        confidence: Mapping[ModelName, float] = _NO_CONFIDENCE,
+    ) -> Prediction:
         """What is said of `call` when it becomes ready.
 
         Args:
             call: the call, truth included.
-            remaining_tokens: true output tokens of it and all later calls of the job.
+            remaining: true output tokens of it and all later calls of the job, per model.
+            confidence: of a router, per model.
         """
         error = self._error
         if error.kind == "prior":
             return PRIOR
         own, total = (self._log_error(z) for z in call.noise)
         q50 = call.output_tokens * math.exp(own)
-        left = remaining_tokens * math.exp(total)
+        factor = math.exp(total)
         return Prediction(
             output_q50=q50,
             output_q90=q50 * self._q90_factor,
             p_tool=1.0 if call.tool_called else 0.0,
-            total_tokens=dict.fromkeys(call.models, left),
+            total_tokens={model: remaining[model] * factor for model in call.models},
+            confidence=confidence,
             rank_score=q50,
             source="oracle" if error.kind == "none" else "model",
         )

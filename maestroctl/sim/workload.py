@@ -11,6 +11,7 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from maestroctl.domain.ids import JobId, ModelName
 from maestroctl.domain.llm import ModelProfile
@@ -98,9 +99,14 @@ class WorkloadSpec:
 
 
 class JobSource:
-    """Where jobs come from: recorded ones, or the fitted generator when there are none."""
+    """Where jobs come from: recorded ones, or the fitted generator when there are none.
 
-    def __init__(self, recorded: Sequence[TraceJob] = ()) -> None:
+    Args:
+        folder: the data folder, for what is recorded besides jobs.
+    """
+
+    def __init__(self, recorded: Sequence[TraceJob] = (), folder: Path | None = None) -> None:
+        self.folder = folder
         self._by_app: dict[str, list[TraceJob]] = defaultdict(list)
         for job in recorded:
             self._by_app[job.app].append(job)

@@ -79,13 +79,17 @@ def token_rate_s(places: Iterable[Place]) -> float:
     """
     rate = 0.0
     for place in places:
-        live = max(1, sum(engine.status.has_process for engine in place.engines))
         if place.profile is None:
             rate += max(1, place.slots) / UNKNOWN_TOKEN_S
         else:
             batch = place.profile.max_batch
-            rate += live * batch / estimate_decode_s(place.profile, batch)
+            rate += count_live(place) * batch / estimate_decode_s(place.profile, batch)
     return 1.0 / rate if rate else UNKNOWN_TOKEN_S
+
+
+def count_live(place: Place) -> int:
+    """Engines of the place that have a process; at least one, since a stage would start it."""
+    return max(1, sum(engine.status.has_process for engine in place.engines))
 
 
 def confidences(candidates: Sequence[ModelName], prediction: Prediction) -> list[float]:

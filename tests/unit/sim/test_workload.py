@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -21,7 +22,7 @@ from maestroctl.sim.jobs import Call
 from maestroctl.sim.prediction import PredictionError, Predictor
 from maestroctl.sim.traces import load_arrivals, load_jobs
 from maestroctl.sim.workload import ClassSpec, JobSource, WorkloadSpec, ideal_s, make_plans
-from tests.unit.sim.support import make_profile, one_call
+from tests.unit.sim.support import make_profile, many_calls
 
 
 def _gaps(times: list[float]) -> list[float]:
@@ -116,7 +117,7 @@ def test_lengths_are_cut_to_the_model_and_deadlines_follow_the_ideal_time() -> N
 
 def test_no_error_is_the_truth_and_says_so() -> None:
     call = Call("r", (ModelName("m"),), 10, 200, noise=(1.0, -1.0))
-    prediction = Predictor(PredictionError()).predict(call, 900)
+    prediction = Predictor(PredictionError()).predict(call, {ModelName("m"): 900})
     assert (prediction.output_q50, prediction.output_q90) == (200.0, 200.0)
     assert prediction.total_tokens == {"m": 900.0}
     assert prediction.source == "oracle"
@@ -128,7 +129,8 @@ def test_a_log_normal_error_scales_the_same_draw_and_covers_nine_in_ten() -> Non
     covered = 0
     for _ in range(4000):
         noise = (rng.gauss(0, 1), rng.gauss(0, 1))
-        prediction = predictor.predict(Call("r", (ModelName("m"),), 1, 100, noise=noise), 100)
+        call = Call("r", (ModelName("m"),), 1, 100, noise=noise)
+        prediction = predictor.predict(call, {ModelName("m"): 100})
         assert prediction.output_q50 == pytest.approx(100 * math.exp(0.5 * noise[0]))
         covered += prediction.output_q90 >= 100
     assert covered / 4000 == pytest.approx(0.9, abs=0.02)
@@ -137,11 +139,28 @@ def test_a_log_normal_error_scales_the_same_draw_and_covers_nine_in_ten() -> Non
 def test_measured_residuals_are_drawn_by_rank() -> None:
     predictor = Predictor(PredictionError("residuals", residuals=(0.4, -0.6, 0.0)))
     call = Call("r", (ModelName("m"),), 1, 100, noise=(0.0, 9.0))
-    prediction = predictor.predict(call, 100)
+    prediction = predictor.predict(call, {ModelName("m"): 100})
     assert prediction.output_q50 == pytest.approx(100.0)
     assert prediction.total_tokens["m"] == pytest.approx(100 * math.exp(0.4))
 
 
 def test_what_remains_counts_this_call_and_all_later_ones() -> None:
-    plan = one_call(0, 0.0, 30)
-    assert Predictor(PredictionError()).remaining(plan) == {("agent", 1, 0): [30]}
+    calls = [Call("r", (ModelName("m"),), 1, tokens) for tokens in (30, 5, 7)]
+    remaining = Predictor(PredictionError()).remaining(many_calls(0, 0.0, calls))
+    assert remaining == {("agent", 1, 0): [{"m": 42}, {"m": 12}, {"m": 7}]}
+
+
+def test_what_remains_is_counted_on_each_model_that_could_produce_it() -> None:
+    models = (ModelName("small"), ModelName("large"))
+    calls = [
+        Call("r", models, 1, 20, output_by_model=dict(zip(models, lengths, strict=True)))
+        for lengths in ((30, 10), (8, 2))
+    ]
+    predictor = Predictor(PredictionError())
+    plan = replace(many_calls(0, 0.0, calls), confidence={models[0]: 0.3})
+    remaining = predictor.remaining(plan)[("agent", 1, 0)]
+    assert remaining == [{"small": 38, "large": 12}, {"small": 8, "large": 2}]
+    prediction = predictor.predict(calls[0], remaining[0], plan.confidence)
+    assert prediction.total_tokens == {"small": 38.0, "large": 12.0}
+    assert prediction.confidence == {"small": 0.3}
+    assert (calls[0].tokens_on(models[1]), calls[0].tokens_on(ModelName("other"))) == (10, 20)

@@ -1,0 +1,135 @@
+"""One run of `frontier`, and what the points of a cell say."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from maestroctl.domain.outcome import JobStatus
+from maestroctl.domain.policy import PolicySpec
+from maestroctl.experiments.frontier_fleet import (
+    QueryJob,
+    TaskSet,
+    limit_to,
+    make_world,
+    with_confidence,
+)
+from maestroctl.experiments.frontier_systems import System
+from maestroctl.experiments.harness import Estimate
+from maestroctl.experiments.pareto import (
+    Point,
+    dominated,
+    gain_at_latency,
+    speedup_at_quality,
+    uncovered,
+)
+from maestroctl.experiments.setup import LENGTH_RHO
+from maestroctl.predict.answered_query import AnsweredQuery
+from maestroctl.sim.prediction import PredictionError
+from maestroctl.sim.world import World
+from maestroctl.telemetry.metrics import quantile
+
+MARGIN = 0.05
+"""delta_s, the default of a fleet file."""
+FRONTIERS = ("ours", "paper form", "no router")
+"""Groups that are judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One fleet and load: what all systems of a comparison share."""
+
+    task: TaskSet
+    models: tuple[str, ...]
+    pool: str
+    queries: Sequence[AnsweredQuery]
+    replicas: int
+    rate: float
+
+
+def play(cell: Cell, system: System, jobs: Sequence[QueryJob], warmup: int) -> dict[str, float]:
+    """One run: mean and 95th percentile of job latency, quality, share of the best model."""
+    policy = PolicySpec(
+        ordering=system.ordering,
+        model_choice=system.choice,
+        latency_slack=system.slack or 0.0,
+        confidence_margin=MARGIN,
+        queue_timeout_s=1e6,
+    )
+    shown = with_confidence(jobs, system.confidence)
+    if system.only is not None:
+        shown = limit_to(shown, system.only)
+    error = PredictionError() if system.true_lengths else PredictionError("lognormal", LENGTH_RHO)
+    world = World(make_world(cell.models, cell.replicas, policy), error)
+    was_enabled = gc.isenabled()
+    gc.disable()  # a run makes no cyclic garbage while it lasts
+    try:
+        result = world.run([job.plan for job in shown])
+    finally:
+        if was_enabled:
+            gc.enable()
+    served: dict[str, str] = {row.job_id: row.model for row in result.stages}
+    queries = {str(job.plan.job_id): job.query for job in jobs[warmup:]}
+    latencies, right, best = [], [], []
+    for row in result.jobs:
+        query = queries.get(row.job_id)
+        if query is None or row.status is not JobStatus.FINISHED or row.finished_at is None:
+            continue
+        model = served[row.job_id]
+        latencies.append(row.finished_at - row.submitted_at)
+        right.append(query.correct[model])
+        best.append(float(model == cell.models[0]))
+    p95 = quantile(latencies, 0.95)
+    assert p95 is not None
+    return {
+        "latency_s": fmean(latencies),
+        "latency_p95_s": p95,
+        "quality_pct": 100.0 * fmean(right),
+        "best_model_share": fmean(best),
+    }
+
+
+def judge(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One cell: what baselines do to our points, and what ours gain over vLLM's."""
+    groups: dict[str, list[Point]] = {}
+    for row in rows:
+        point = Point(row["system"], _mean(row["latency_s"]), _mean(row["quality_pct"]))
+        groups.setdefault(row["group"], []).append(point)
+    baselines = groups["baseline"]
+    vllm = next(point for point in baselines if point.name == "vLLM, round_robin")
+    verdict: dict[str, Any] = {
+        "cell": f"{rows[0]['tasks']}, {rows[0]['pool']}, {rows[0]['rate']:g}"
+    }
+    for group in FRONTIERS:
+        points = groups[group]
+        verdict[group] = {
+            "dominated": len({point for point, _ in dominated(points, baselines)}),
+            "uncovered": [point.name for point in uncovered(points, baselines)],
+            "speedup": speedup_at_quality(points, vllm),
+            "gain_pp": gain_at_latency(points, vllm),
+        }
+    return verdict
+
+
+def summarize(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Headline over all cells."""
+    headline: dict[str, Any] = {"cells": len(verdicts)}
+    for group in FRONTIERS:
+        parts = [verdict[group] for verdict in verdicts]
+        name = group.replace(" ", "_")
+        headline[f"{name}_points_dominated_by_a_baseline"] = sum(p["dominated"] for p in parts)
+        headline[f"{name}_baselines_beyond_the_frontier"] = sum(
+            len(part["uncovered"]) for part in parts
+        )
+        for key in ("speedup", "gain_pp"):
+            values = [part[key] for part in parts if part[key] is not None]
+            headline[f"{name}_{key}"] = [min(values), max(values)] if values else None
+    headline["beyond"] = {v["cell"]: v["ours"]["uncovered"] for v in verdicts}
+    return headline
+
+
+def _mean(value: Estimate | float) -> float:
+    return value.mean if isinstance(value, Estimate) else value

@@ -1,0 +1,171 @@
+"""`maestroctl`: the slack of Chimera's Algorithm 1, in proportion to what it buys.
+
+Algorithm 1 takes the most confident model within (1 + tau) of the fastest, however small the gain.
+Where one model is better than another at nearly everything, that is the same model for every job,
+and which jobs get it is left to chance. Here a job may be slower by tau typical latencies for every
+ten points of confidence that it gains, so under load the strong model goes to the jobs it helps
+most:
+
+    best = argmax of q[m] - (C[m] - C[fast]) / (10 tau S)   over m with q[m] >= q[fast] + delta_s
+    C[m] = T_ready + wait + Y d + n_wait Y d / slots
+    wait = the part of Pi d / slots that is beyond the slots: n_wait / n_live of it
+
+    fast  argmin C; ties by confidence
+    d     seconds per token of one sequence at the batch that the job would find
+    n     live stages of the model: those beyond its slots wait
+    S     typical latency: moving mean of the least C without its last term
+
+A job's own tokens come one after the other, so they cost d each, not d / slots. The last term is
+what the job adds to the waits of others; without it long jobs look cheap on a busy model. S makes
+tau a number without a unit. The limits are the paper's: tau -> 0 the fastest, tau -> infinity the
+most confident, delta_s -> infinity never upgrades.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from maestroctl.domain.ids import ModelName
+from maestroctl.domain.policy import PolicySpec
+from maestroctl.domain.records import Candidate
+from maestroctl.estimate.service_time import estimate_decode_s
+from maestroctl.scheduler.coordinator_state import StageState
+from maestroctl.scheduler.ordering.costs import UNKNOWN_TOKEN_S
+from maestroctl.scheduler.routing.assigned_choice import AssignedChoice
+from maestroctl.scheduler.routing.fleet_state import FleetState, Place
+from maestroctl.scheduler.routing.load_balancer import confidences, count_live, job_tokens
+from maestroctl.scheduler.routing.model_choice import ModelDecision
+
+STEP_OF_CONFIDENCE = 0.1
+"""Gain for which a job may be slower by tau typical latencies."""
+TYPICAL_WEIGHT = 0.02
+"""Of the newest decision in the moving mean S: about the last fifty count."""
+
+
+class Offer(NamedTuple):
+    """A candidate model and its price.
+
+    Attributes:
+        confidence: q. `in_flight_tokens`: Pi. `job_tokens`: Y-hat.
+        latency_s: estimated for the job itself.
+        cost_s: C, that and what it adds to others.
+    """
+
+    model: ModelName
+    confidence: float
+    in_flight_tokens: float
+    job_tokens: float
+    latency_s: float
+    cost_s: float
+
+
+def choose_offer(
+    offers: Sequence[Offer], slack: float, margin: float, typical_s: float
+) -> tuple[Offer, Offer]:
+    """(best, fastest); the order of `offers` breaks ties.
+
+    Args:
+        slack: tau. `margin`: delta_s. `typical_s`: S.
+    """
+    fast = min(offers, key=lambda offer: (offer.cost_s, -offer.confidence))
+    allowed_s = slack * typical_s / STEP_OF_CONFIDENCE
+    best, best_gain = fast, 0.0
+    for offer in offers:
+        if offer is fast or offer.confidence < fast.confidence + margin:
+            continue
+        gain = offer.confidence - fast.confidence - _price(offer, fast, allowed_s)
+        if gain > best_gain:
+            best, best_gain = offer, gain
+    return best, fast
+
+
+def _price(offer: Offer, fast: Offer, allowed_s: float) -> float:
+    """Extra seconds in units of confidence, of which one is worth `allowed_s`."""
+    extra_s = offer.cost_s - fast.cost_s
+    if extra_s <= 0.0 or math.isinf(allowed_s):
+        return 0.0
+    return extra_s / allowed_s if allowed_s > 0.0 else math.inf
+
+
+class PricedChoice(AssignedChoice):
+    """See the module.
+
+    Args:
+        policy: `latency_slack` is tau, `confidence_margin` delta_s.
+    """
+
+    def __init__(self, policy: PolicySpec) -> None:
+        super().__init__()
+        self._slack = policy.latency_slack
+        self._margin = policy.confidence_margin
+        self._typical_s: float | None = None
+
+    def pick(
+        self, stage: StageState, startable: tuple[ModelName, ...], fleet: FleetState
+    ) -> ModelDecision:
+        """Weigh every candidate that can be started."""
+        wanted = stage.stage.candidates
+        quality = dict(zip(wanted, confidences(wanted, stage.prediction), strict=True))
+        offers = [self._offer(model, quality[model], stage, fleet) for model in startable]
+        typical_s = self._typical(min(offer.latency_s for offer in offers))
+        best, fast = choose_offer(offers, self._slack, self._margin, typical_s)
+        if best is fast:
+            reason = "the cheapest; no other is worth what it costs"
+        else:
+            reason = f"more confident than {fast.model}, and worth what it costs"
+        candidates = tuple(
+            _as_candidate(offer, None if offer is best else self._why_not(offer, fast))
+            for offer in offers
+        )
+        return ModelDecision((best.model,), reason, candidates)
+
+    def _typical(self, latency_s: float) -> float:
+        if self._typical_s is None:
+            self._typical_s = latency_s
+        self._typical_s += TYPICAL_WEIGHT * (latency_s - self._typical_s)
+        return self._typical_s
+
+    def _offer(
+        self, model: ModelName, confidence: float, stage: StageState, fleet: FleetState
+    ) -> Offer:
+        usable = fleet.usable((model,), stage.excluded)
+        places = [place for place in usable if place.failure is None]
+        slots = sum(max(1, place.slots) for place in places)
+        num_live = self.monitor.num_live(model)
+        num_waiting = max(0, num_live - slots)
+        token_s = min(_token_s(place, num_live) for place in places)
+        tokens = job_tokens(model, stage.prediction)
+        in_flight = self.monitor.in_flight(model)
+        ready_s = min(place.ready_in_s + place.node.rtt_s for place in places)
+        wait_s = in_flight * token_s / slots * num_waiting / num_live if num_waiting else 0.0
+        latency_s = ready_s + wait_s + tokens * token_s
+        cost_s = latency_s + num_waiting * tokens * token_s / slots
+        return Offer(model, confidence, in_flight, tokens, latency_s, cost_s)
+
+    def _why_not(self, offer: Offer, fast: Offer) -> str:
+        if offer is fast:
+            return "less confident"
+        if offer.confidence < fast.confidence + self._margin:
+            return "not more confident by the margin"
+        return "not worth its time"
+
+
+def _token_s(place: Place, num_live: int) -> float:
+    """Seconds per token of one sequence at the batch that one more stage would make."""
+    if place.profile is None:
+        return UNKNOWN_TOKEN_S
+    per_engine = (num_live + count_live(place)) // count_live(place)
+    return estimate_decode_s(place.profile, max(1, min(place.profile.max_batch, per_engine)))
+
+
+def _as_candidate(offer: Offer, rejected: str | None) -> Candidate:
+    terms = {
+        "confidence": offer.confidence,
+        "in_flight_tokens": float(offer.in_flight_tokens),
+        "job_tokens": offer.job_tokens,
+        "latency_s": offer.latency_s,
+        "cost_s": offer.cost_s,
+    }
+    return Candidate(offer.model, offer.cost_s, terms, rejected)
