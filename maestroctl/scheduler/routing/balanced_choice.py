@@ -1,4 +1,6 @@
-"""`maestroctl` and `chimera`: Chimera's Algorithm 1 in our form and in the paper's."""
+"""`chimera` and `chimera_full`: Chimera's Algorithm 1 with the paper's latency and with all of it.
+
+See also: `priced_choice`, which is what `maestroctl` does."""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ LatencyForm = Callable[[float, float, float, float], float]
 def full_latency_s(
     in_flight_tokens: float, job_tokens: float, token_s: float, ready_s: float
 ) -> float:
-    """Ours: the job's own tokens and the time until an engine is ready count."""
+    """The full form: the job's own tokens and the time until an engine is ready count."""
     return ready_s + (in_flight_tokens + job_tokens) * token_s
 
 

@@ -3,12 +3,12 @@
 The fastest candidate is the default. A more confident one takes its place when its estimated
 latency stays within (1 + tau) of the fastest's and its confidence is higher by delta_s at least.
 
-    L[m] = T_ready(m) + (Pi[m] + Y[m]) x decode_s[m] / sum of max_batch of m's live engines   (ours)
-    L[m] = Pi[m] x decode_s[m] / the same                                                  (paper's)
+    `chimera`       L[m] = Pi[m] x decode_s[m] / sum of max_batch of m's live engines (the paper's)
+    `chimera_full`  L[m] = T_ready(m) + (Pi[m] + Y[m]) x decode_s[m] / the same
 
-In words: the tokens promised to the model's engines, ours the job's own included, at the rate at
+In words: the tokens promised to the model's engines, in the full form the job's own included, at the rate at
 which full engines produce them. decode_s is the time of an iteration at `max_batch`. The paper's
-form is zero for every idle model, whatever it costs to run there; see docs/decisions/0011.
+form is zero for every idle model, whatever it costs to run there; see docs/decisions, number 11.
 
 Limits: tau -> 0 gives the fastest, tau -> infinity the most confident, delta_s -> infinity never
 upgrades. As work piles up on a model its L rises and it loses candidates: overload sheds itself.
