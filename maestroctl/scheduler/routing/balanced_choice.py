@@ -1,6 +1,7 @@
 """`chimera` and `chimera_full`: Chimera's Algorithm 1 with the paper's latency and with all of it.
 
-See also: `priced_choice`, which is what `maestroctl` does."""
+See also: `priced_choice`, which is what `maestroctl` does.
+"""
 
 from __future__ import annotations
 

@@ -6,9 +6,10 @@ latency stays within (1 + tau) of the fastest's and its confidence is higher by 
     `chimera`       L[m] = Pi[m] x decode_s[m] / sum of max_batch of m's live engines (the paper's)
     `chimera_full`  L[m] = T_ready(m) + (Pi[m] + Y[m]) x decode_s[m] / the same
 
-In words: the tokens promised to the model's engines, in the full form the job's own included, at the rate at
-which full engines produce them. decode_s is the time of an iteration at `max_batch`. The paper's
-form is zero for every idle model, whatever it costs to run there; see docs/decisions, number 11.
+In words: the tokens promised to the model's engines, in the full form with the job's own, at the
+rate at which full engines produce them; decode_s is the time of an iteration at `max_batch`. The
+paper's form is zero for every idle model, whatever it costs to run there. Decision 11 in
+docs/decisions says why neither is what `maestroctl` does.
 
 Limits: tau -> 0 gives the fastest, tau -> infinity the most confident, delta_s -> infinity never
 upgrades. As work piles up on a model its L rises and it loses candidates: overload sheds itself.
