@@ -27,7 +27,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "scheduler": ("domain", "estimate"),
     "predict": ("domain", "estimate"),
     "config": ("domain", "estimate"),
-    "telemetry": ("domain", "scheduler.events"),  # events are recorded as they are
+    # Events and effects are recorded as they are.
+    "telemetry": ("domain", "scheduler.events", "scheduler.effects"),
+    "replay": ("domain", "estimate", "scheduler", "telemetry"),
     "store": ("domain",),
     "gateway": ("domain", "config", "telemetry"),  # reaches `live` through `gateway.submit`
     "sim": _SIM,
@@ -36,7 +38,18 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "deploy": ("domain", "config"),
     "experiments": (*_SIM, "sim"),
     "tui": ("domain",),
-    "cli": (*_SIM, "store", "gateway", "live", "profiling", "deploy", "experiments", "sim", "tui"),
+    "cli": (
+        *_SIM,
+        "store",
+        "gateway",
+        "live",
+        "profiling",
+        "deploy",
+        "experiments",
+        "sim",
+        "tui",
+        "replay",
+    ),
     "testing": (*_SIM, "store", "live"),
     "examples": (),
     "__main__": ("cli",),
@@ -54,6 +67,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     ),
     "config": ("tomli", "jinja2", "markupsafe", "simpleeval", "jsonschema", "referencing"),
     "telemetry": ("msgspec", "prometheus_client"),
+    "replay": (),
     "store": ("sqlalchemy", "msgspec"),
     "gateway": ("aiohttp", "httptools", "msgspec", "multidict", "yarl"),
     "sim": ("msgspec", "zstandard"),

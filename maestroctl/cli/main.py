@@ -24,6 +24,7 @@ from maestroctl.cli.commands import (
     node,
     profile,
     ps,
+    replay,
     serve,
     simulate,
     submit,
@@ -85,6 +86,7 @@ app.command("doctor", rich_help_panel=_LOOK)(doctor.doctor)
 app.add_typer(config.app, name="config", rich_help_panel=_LOOK)
 app.add_typer(node.app, name="node", rich_help_panel=_LOOK)
 app.add_typer(profile.app, name="profile", rich_help_panel=_STUDY)
+app.command("replay", rich_help_panel=_STUDY)(replay.replay)
 app.command("simulate", rich_help_panel=_STUDY)(simulate.simulate)
 app.add_typer(experiments.app, name="experiments", rich_help_panel=_STUDY)
 

@@ -14,11 +14,11 @@ import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from maestroctl.config.home import home_dir
-from maestroctl.domain.fleet import FleetSpec
+from maestroctl.domain.fleet import EventLogSpec, FleetSpec
 from maestroctl.domain.ids import NodeName
 from maestroctl.domain.messages import PROTOCOL_VERSION, CoordinatorHello
 from maestroctl.errors import FleetError, MaestroError, StateLocked, StoreError
@@ -30,12 +30,15 @@ from maestroctl.live.coordinator.jobs import JobDesk
 from maestroctl.live.coordinator.local_node import LocalNode
 from maestroctl.live.coordinator.node_link import NodeLink
 from maestroctl.live.coordinator.prior import predict_prior
+from maestroctl.live.event_log import open_event_log
 from maestroctl.scheduler.coordinator_core import CoordinatorCore
 from maestroctl.scheduler.events import ShutdownRequested
 from maestroctl.store.database import Store
 from maestroctl.store.journal import Journal
 from maestroctl.store.lock import StateLock
 from maestroctl.telemetry.exposition import Telemetry
+from maestroctl.telemetry.log_header import LogHeader
+from maestroctl.telemetry.recorder import EventLog
 
 _NODE_STOP_LIMIT_S = 60.0
 """A node that has not stopped its engines after this is killed; its next start sweeps them."""
@@ -86,8 +89,16 @@ class Coordinator:
             stack.push_async_callback(self.journal.close)
             self.telemetry = Telemetry(self.journal)
             core = CoordinatorCore(self.fleet, self.epoch)
+            event_log = self._open_event_log()
+            stack.callback(event_log.close)
             self.host = CoordinatorHost(
-                self.fleet, core, self.journal, self.telemetry, predict_prior, self._on_bug
+                self.fleet,
+                core,
+                self.journal,
+                self.telemetry,
+                predict_prior,
+                self._on_bug,
+                event_log,
             )
             stack.callback(self.host.close)
             self.desk = JobDesk(self.host, store, self.journal, self._options.notify)
@@ -127,6 +138,20 @@ class Coordinator:
 
     # --------------------------------------------------------------------------------------------
 
+    def _open_event_log(self) -> EventLog:
+        fleet = self.fleet
+        header = LogHeader(
+            "coordinator", fleet.policy, fleet=fleet, epoch=self.epoch, started_at=time.time()
+        )
+        return open_event_log(fleet.event_log, self._options.home, "coordinator", header)
+
+    def _node_event_log(self, name: NodeName) -> EventLogSpec:
+        """Nodes of this machine write beside the coordinator, others in their state folder."""
+        spec = self.fleet.event_log
+        if self.fleet.nodes[name].host is not None:
+            return replace(spec, folder="")
+        return replace(spec, folder=spec.folder or str(self._options.home.absolute() / "events"))
+
     def _connect_nodes(self, stack: contextlib.AsyncExitStack) -> None:
         for name, spec in self.fleet.nodes.items():
             if spec.host is not None:
@@ -156,6 +181,7 @@ class Coordinator:
             policy=self.fleet.policy,
             models=tuple(models),
             engines=tuple(self.fleet.engines.values()),
+            event_log=self._node_event_log(name),
         )
         return lambda: hello
 

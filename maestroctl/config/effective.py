@@ -41,6 +41,7 @@ def _instances(loaded: LoadedFleet) -> Iterator[tuple[str, Table, Any]]:
     yield "coordinator", schema.COORDINATOR, fleet.coordinator
     yield "policy", schema.POLICY, fleet.policy
     yield "tools", schema.TOOLS, fleet.tools
+    yield "event_log", schema.EVENT_LOG, fleet.event_log
     for name, engine in fleet.engines.items():
         yield f"engine.{name}", schema.ENGINE, engine
     for cluster in fleet.clusters.values():

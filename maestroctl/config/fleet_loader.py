@@ -17,6 +17,7 @@ from maestroctl.config.toml_lines import Path
 from maestroctl.domain.fleet import (
     ClusterSpec,
     CoordinatorSpec,
+    EventLogSpec,
     FleetSpec,
     GroupSpec,
     NodeSpec,
@@ -68,7 +69,17 @@ class FleetLoader:
         groups = self._groups(models)
         self._check_public_names()
         nodes = self._nodes(clusters, models)
-        return FleetSpec(models, engines, nodes, clusters, groups, coordinator, policy, tools)
+        return FleetSpec(
+            models,
+            engines,
+            nodes,
+            clusters,
+            groups,
+            coordinator,
+            policy,
+            tools,
+            event_log=self._event_log(),
+        )
 
     # --- single tables ---
 
@@ -103,6 +114,10 @@ class FleetLoader:
         fields = self._source.read(table, (name,)) if self._has(name) else {}
         self._note(name, (name,), table.names)
         return spec(**fields)
+
+    def _event_log(self) -> EventLogSpec:
+        spec: EventLogSpec = self._single("event_log", EventLogSpec)
+        return replace(spec, folder=self._path(spec.folder)) if spec.folder else spec
 
     def _has(self, name: str) -> bool:
         return self._source.is_table((name,))

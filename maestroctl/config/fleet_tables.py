@@ -37,7 +37,14 @@ from maestroctl.config.kinds import (
     size,
 )
 from maestroctl.config.tables import Key, Table
-from maestroctl.domain.fleet import ClusterSpec, CoordinatorSpec, GroupSpec, NodeSpec, ToolsSpec
+from maestroctl.domain.fleet import (
+    ClusterSpec,
+    CoordinatorSpec,
+    EventLogSpec,
+    GroupSpec,
+    NodeSpec,
+    ToolsSpec,
+)
 from maestroctl.domain.llm import EngineKind, EngineSpec, ModelSpec
 from maestroctl.domain.policy import PolicySpec
 
@@ -216,6 +223,34 @@ TOOLS = Table(
         ),
     ),
     ToolsSpec,
+)
+
+EVENT_LOG = Table(
+    "[event_log]",
+    "Everything that the decisions were taken from, in files that `maestroctl replay` runs again."
+    " Prompts, outputs and keys are never in them.",
+    (
+        Key("enabled", BOOLEAN, "Whether logs are written."),
+        Key(
+            "folder",
+            TEXT,
+            "Folder of the logs of this machine; a relative path starts at the folder of this"
+            " file.",
+            absent="`events` in the folder `$MAESTROCTL_HOME`",
+        ),
+        Key(
+            "max_size",
+            size(1 << 16),
+            "Size at which a log goes on in a new file.",
+            field="max_bytes",
+        ),
+        Key(
+            "keep",
+            integer(0, 1000),
+            "Older files kept of each log. A log whose beginning is gone cannot be replayed.",
+        ),
+    ),
+    EventLogSpec,
 )
 
 ENGINE = Table(
@@ -417,7 +452,12 @@ MODEL = Table(
     ModelSpec,
 )
 
-SINGLE_TABLES = {"coordinator": COORDINATOR, "policy": POLICY, "tools": TOOLS}
+SINGLE_TABLES = {
+    "coordinator": COORDINATOR,
+    "policy": POLICY,
+    "tools": TOOLS,
+    "event_log": EVENT_LOG,
+}
 LIST_TABLES = {"cluster": CLUSTER, "node": NODE, "group": GROUP, "model": MODEL}
-ALL_TABLES = (COORDINATOR, POLICY, TOOLS, ENGINE, CLUSTER, NODE, GROUP, MODEL)
+ALL_TABLES = (COORDINATOR, POLICY, TOOLS, EVENT_LOG, ENGINE, CLUSTER, NODE, GROUP, MODEL)
 TOP_LEVEL = (*SINGLE_TABLES, "engine", *LIST_TABLES)

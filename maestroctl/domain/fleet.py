@@ -94,6 +94,22 @@ class ToolsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class EventLogSpec:
+    """``[event_log]``: what the cores were told, for `maestroctl replay`.
+
+    Attributes:
+        folder: of the logs; empty = ``events`` in the data folder.
+        max_bytes: of one file; then a new one begins.
+        keep: older files kept of each log.
+    """
+
+    enabled: bool = True
+    folder: str = ""
+    max_bytes: int = 64 << 20
+    keep: int = 3
+
+
+@dataclass(frozen=True, slots=True)
 class FleetSpec:
     """The whole of a `fleet.toml`, defaults filled in and names checked."""
 
@@ -105,6 +121,7 @@ class FleetSpec:
     coordinator: CoordinatorSpec = field(default_factory=CoordinatorSpec)
     policy: PolicySpec = field(default_factory=PolicySpec)
     tools: ToolsSpec = field(default_factory=ToolsSpec)
+    event_log: EventLogSpec = field(default_factory=EventLogSpec)
 
     def resolve(self, name: str) -> tuple[ModelName, ...]:
         """Candidate models for what a client calls `name`; empty when unknown.

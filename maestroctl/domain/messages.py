@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from maestroctl.domain.fleet import NodeSpec
+from maestroctl.domain.fleet import EventLogSpec, NodeSpec
 from maestroctl.domain.ids import ModelName, NodeName
 from maestroctl.domain.llm import EngineSpec, ModelSpec
 from maestroctl.domain.policy import PolicySpec
@@ -68,7 +68,11 @@ class StageRefusal:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorHello:
-    """First line of a control connection. What the node is to run comes with it."""
+    """First line of a control connection. What the node is to run comes with it.
+
+    Attributes:
+        event_log: an empty folder = in the state folder of the daemon.
+    """
 
     protocol: int
     epoch: int
@@ -76,6 +80,7 @@ class CoordinatorHello:
     policy: PolicySpec
     models: tuple[ModelSpec, ...]
     engines: tuple[EngineSpec, ...]
+    event_log: EventLogSpec = EventLogSpec()
 
 
 @dataclass(frozen=True, slots=True)

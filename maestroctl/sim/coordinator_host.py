@@ -47,6 +47,7 @@ from maestroctl.scheduler.events import (
 from maestroctl.sim.jobs import Call, JobPlan, JobRow, Run, StageRow
 from maestroctl.sim.loop import EventLoop, Timers
 from maestroctl.sim.prediction import Predictor, Remaining
+from maestroctl.telemetry.recorder import EventLog
 
 if TYPE_CHECKING:
     from maestroctl.sim.node_host import SimNode
@@ -92,6 +93,7 @@ class SimCoordinator:
         predictor: Predictor,
         record: Callable[[DecisionRecord], None] | None = None,
         listen: Callable[[CoordinatorEvent, float], None] | None = None,
+        log: EventLog | None = None,
     ) -> None:
         self.core = core
         self.stages: list[StageRow] = []
@@ -102,6 +104,7 @@ class SimCoordinator:
         self._predictor = predictor
         self._record = record
         self._listen = listen
+        self._log = log
         self._jobs: dict[JobId, _Job] = {}
         self._stages: dict[StageId, _Stage] = {}
         self._timers = Timers(loop, lambda timer_id: self.post(TimerFired(timer_id)))
@@ -143,7 +146,10 @@ class SimCoordinator:
             if self._listen is not None:
                 self._listen(event, now_s)
             self._observe(event, now_s)
-            for effect in self.core.handle(event, now_s):
+            effects = self.core.handle(event, now_s)
+            if self._log is not None:
+                self._log.append(event, now_s, effects)
+            for effect in effects:
                 self._carry_out(effect, now_s)
         self._handling = False
 

@@ -58,6 +58,7 @@ from maestroctl.sim.engine_model import Device, EngineModel, Sequence
 from maestroctl.sim.loop import EventLoop, Handle, Timers
 from maestroctl.sim.network import NetworkSpec
 from maestroctl.sim.prefix_cache import PrefixCache
+from maestroctl.telemetry.recorder import EventLog
 
 if TYPE_CHECKING:
     from maestroctl.sim.coordinator_host import SimCoordinator
@@ -150,6 +151,7 @@ class SimNode:
         max_num_batched_tokens: int = 2048,
         prefix_cache: bool = False,
         record: Callable[[DecisionRecord], None] | None = None,
+        log: EventLog | None = None,
     ) -> None:
         self.name = spec.name
         self.core = NodeCore(spec, policy, devices, profiles, models, abilities)
@@ -161,6 +163,7 @@ class SimNode:
         self._max_tokens = max_num_batched_tokens
         self._prefix_cache = prefix_cache
         self._record = record
+        self._log = log
         self._devices = {device: Device() for device in devices}
         self._engines = {f"{m}@{spec.name}": _Engine(p) for m, p in profiles.items()}
         self._stages: dict[StageId, _Stage] = {}
@@ -198,7 +201,11 @@ class SimNode:
             return
         self._handling = True
         while self._events:
-            for effect in self.core.handle(self._events.popleft(), self._loop.now_s):
+            event = self._events.popleft()
+            effects = self.core.handle(event, self._loop.now_s)
+            if self._log is not None:
+                self._log.append(event, self._loop.now_s, effects)
+            for effect in effects:
                 self._carry_out(effect)
         self._handling = False
 

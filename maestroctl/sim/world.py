@@ -21,6 +21,8 @@ from maestroctl.sim.loop import EventLoop
 from maestroctl.sim.network import NetworkSpec
 from maestroctl.sim.node_host import SimNode
 from maestroctl.sim.prediction import PredictionError, Predictor
+from maestroctl.telemetry.log_header import LogHeader
+from maestroctl.telemetry.recorder import EventLog
 
 GPU_ABILITIES = EngineAbilities(can_sleep_host=True, can_sleep_disk=True, can_suspend=True)
 """What a vLLM engine of ours can do on a GPU; its KV pool is fixed."""
@@ -73,6 +75,16 @@ class SimResult:
     transitions: Mapping[str, int]
 
 
+OpenLog = Callable[[LogHeader], EventLog | None]
+
+_MAX_QUEUED = 10_000_000
+"""A simulation is not to end in rejections."""
+
+
+def _no_log(_: LogHeader) -> None:
+    return None
+
+
 class World:
     """Built once per run.
 
@@ -81,6 +93,7 @@ class World:
         record: told of every decision of every core.
         listen: told of every event the coordinator's core is handed.
         look_ahead, ordering: as for `CoordinatorCore`.
+        open_log: makes the event log of each core from its start values; None = none is kept.
     """
 
     def __init__(
@@ -92,31 +105,68 @@ class World:
         listen: Callable[[CoordinatorEvent, float], None] | None = None,
         look_ahead: LookAhead | None = None,
         ordering: OrderingPolicy | None = None,
+        open_log: OpenLog = _no_log,
     ) -> None:
         self.loop = EventLoop()
+        self._logs: list[EventLog] = []
         fleet = spec.fleet
         core = CoordinatorCore(
-            fleet, 1, max_queued=10_000_000, look_ahead=look_ahead, ordering=ordering
+            fleet, 1, max_queued=_MAX_QUEUED, look_ahead=look_ahead, ordering=ordering
+        )
+        header = LogHeader(
+            "coordinator",
+            fleet.policy,
+            fleet=fleet,
+            max_queued=_MAX_QUEUED,
+            unnamed=tuple(
+                name
+                for name, part in (("look_ahead", look_ahead), ("ordering", ordering))
+                if part is not None
+            ),
+            epoch=1,
         )
         self.nodes: dict[NodeName, SimNode] = {}
         self.coordinator = SimCoordinator(
-            self.loop, core, self.nodes, Predictor(error or PredictionError()), record, listen
+            self.loop,
+            core,
+            self.nodes,
+            Predictor(error or PredictionError()),
+            record,
+            listen,
+            self._opened(open_log(header)),
         )
         for name, node in fleet.nodes.items():
             cluster = fleet.clusters.get(node.cluster)
+            budgets = _budgets(node.memory_bytes, node.host_memory_bytes, spec.num_devices)
+            profiles = {
+                m: p for m, p in spec.profiles.items() if not node.models or m in node.models
+            }
+            abilities = dict.fromkeys(fleet.models, spec.abilities)
+            header = LogHeader(
+                "node",
+                fleet.policy,
+                name=name,
+                node=node,
+                models=tuple(fleet.models.values()),
+                profiles=tuple(profiles.values()),
+                abilities=abilities,
+                budgets=budgets,
+                epoch=1,
+            )
             self.nodes[name] = SimNode(
                 self.loop,
                 node,
                 fleet.policy,
-                _budgets(node.memory_bytes, node.host_memory_bytes, spec.num_devices),
-                {m: p for m, p in spec.profiles.items() if not node.models or m in node.models},
+                budgets,
+                profiles,
                 fleet.models,
-                dict.fromkeys(fleet.models, spec.abilities),
+                abilities,
                 spec.network,
                 rtt_s=spec.rtts.get(name, cluster.rtt_s if cluster else None),
                 max_num_batched_tokens=spec.max_num_batched_tokens,
                 prefix_cache=spec.prefix_cache,
                 record=record,
+                log=self._opened(open_log(header)),
             )
         for sim_node in self.nodes.values():
             sim_node.connect(self.coordinator)
@@ -129,7 +179,11 @@ class World:
         """
         coordinator = self.coordinator
         coordinator.schedule(sorted(plans, key=lambda plan: (plan.arrival_s, plan.job_id)))
-        self.loop.run(limit_s)
+        try:
+            self.loop.run(limit_s)
+        finally:
+            for log in self._logs:
+                log.close()
         if coordinator.num_open and self.loop.now_s < limit_s and limit_s == float("inf"):
             raise InvariantViolation(f"{coordinator.num_open} jobs wait for ever")
         busy: dict[str, float] = {}
@@ -149,6 +203,11 @@ class World:
             num_preempted,
             transitions,
         )
+
+    def _opened(self, log: EventLog | None) -> EventLog | None:
+        if log is not None:
+            self._logs.append(log)
+        return log
 
 
 def _budgets(

@@ -1,41 +1,70 @@
-"""A log of what a core was told, from which today's core can be run again.
+"""A log of what a core was told and what it asked for, from which it can be run again.
 
 Theory of operation. A core is a function of its start values and of the (event, time) pairs it
-was handed, so a log is a header with the former and one line for each of the latter, both JSON.
-Lines are buffered and reach the operating system once a second of the core's time, or every
-64 KiB; ``kill -9`` loses at most that, and a half-written last line is skipped on reading.
+was handed, so a log is a header with the former and one line for each of the latter, together with
+the effects that came of it. Lines are buffered, and go to the file once a second of the core's time
+or every 64 KiB; ``kill -9`` loses at most that, and a half-written last line is skipped on reading.
 
-Rotation. A file over `max_bytes` is renamed ``NAME.1`` (older ones move up to ``NAME.keep``, the
-oldest is deleted) and a new one begins with the same header and a higher `part`. A log of an
-earlier life moves up in the same way. `read_log` reads all parts of one life that are left, oldest
-first; a first header with ``part > 0`` says that the beginning is gone, so a replay from it starts
-with an empty core in the middle of things.
+A recorder `in_background` hands its lines to a thread of its own, so that a disk that stalls never
+holds up an event loop. One that is too slow for long stops the log, since a log with a hole cannot
+be replayed. Whatever goes wrong with a log (`failure`), the core goes on.
 
-A log that cannot be written stops (`failure`), the core goes on. The file has mode 0600: events
-hold workflow declarations, though never prompts' inputs, outputs or keys.
+The file has mode 0600: events hold workflow declarations, though never prompts' inputs, outputs or
+keys. See also: `telemetry.log_parts` (files), `telemetry.log_reader`, `maestroctl.replay`.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import contextlib
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Protocol
 
-import msgspec
-
-from maestroctl.errors import MaestroError
-from maestroctl.telemetry.event_codec import (
-    Event,
-    decode_event,
-    decode_value,
-    encode_event,
-    encode_value,
-)
-from maestroctl.telemetry.log_header import FORMAT, LogHeader, without_secrets
+from maestroctl.telemetry.event_codec import Effect, Event, encode_entry
+from maestroctl.telemetry.log_header import LogHeader, model_without_secrets, without_secrets
+from maestroctl.telemetry.log_parts import LogParts
 
 _BUFFER_BYTES = 64 << 10
 _BUFFER_S = 1.0
+_MAX_BEHIND_BYTES = 32 << 20
+"""What may wait for a slow disk; some tens of seconds of a busy coordinator."""
+_CLOSE_LIMIT_S = 5.0
+
+
+class EventLog(Protocol):
+    """Where a host writes what its core was told."""
+
+    def append(
+        self, event: Event, now_s: float, effects: Sequence[Effect] = (), error: str = ""
+    ) -> None:
+        """One event, with the effects that came of it or the error that did."""
+        ...
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        ...
+
+    def close(self) -> None:
+        """The core has ended."""
+        ...
+
+
+class NoLog:
+    """Nothing is recorded."""
+
+    def append(
+        self, event: Event, now_s: float, effects: Sequence[Effect] = (), error: str = ""
+    ) -> None:
+        """Nothing."""
+
+    def flush(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
 
 
 class EventRecorder:
@@ -43,41 +72,47 @@ class EventRecorder:
 
     Args:
         path: of the newest part; its folder must exist.
-        header: its fleet goes through `without_secrets`, its `part` is set here.
+        header: its fleet and models lose their secrets, its `part` is set here.
         max_bytes: size of a part, about. keep: older parts that are kept.
+        in_background: write from a thread.
     """
 
     def __init__(
-        self, path: Path, header: LogHeader, *, max_bytes: int = 64 << 20, keep: int = 4
+        self,
+        path: Path,
+        header: LogHeader,
+        *,
+        max_bytes: int = 64 << 20,
+        keep: int = 4,
+        in_background: bool = False,
     ) -> None:
         self.path = path
         self.failure: OSError | None = None
         """Why recording stopped; None while it goes on."""
         self.num_lost = 0
-        """Events that are missing: all since a failure, and those no JSON can hold."""
+        """Events that are missing: those that were not written when it stopped, and all since."""
         fleet = None if header.fleet is None else without_secrets(header.fleet)
-        self._header = replace(header, fleet=fleet, part=0)
-        self._max_bytes = max_bytes
-        self._keep = keep
+        models = tuple(model_without_secrets(model) for model in header.models)
+        clean = replace(header, fleet=fleet, models=models)
+        self._parts = LogParts(path, clean, max_bytes, keep)
         self._buffer: list[bytes] = []
         self._buffered = 0
         """Bytes in `_buffer`."""
-        self._written = 0
-        """Bytes of the current part, buffer not included."""
         self._flushed_s = float("-inf")
-        self._fd = -1
-        self._guard(self._begin_log)
-
-    def append(self, event: Event, now_s: float) -> None:
-        """Record one pair, before the core is told. Never raises for the disk's sake."""
-        if self._fd < 0:
-            self.num_lost += 1
-            return
+        self._writer = _Writer(self._write) if in_background else None
         try:
-            line = encode_event(event, now_s)
-        except UnicodeEncodeError:  # half a surrogate pair in a declaration: no JSON holds that
+            self._parts.begin()
+        except OSError as error:
+            self._stop(error, 0)
+
+    def append(
+        self, event: Event, now_s: float, effects: Sequence[Effect] = (), error: str = ""
+    ) -> None:
+        """Record one event and what came of it. Never raises for the disk's sake."""
+        if self.failure is not None:
             self.num_lost += 1
             return
+        line = encode_entry(event, now_s, effects, error)
         self._buffer.append(line)
         self._buffered += len(line) + 1
         if self._buffered >= _BUFFER_BYTES or now_s - self._flushed_s >= _BUFFER_S:
@@ -85,138 +120,75 @@ class EventRecorder:
             self.flush()
 
     def flush(self) -> None:
-        """Hand what is buffered to the operating system; rotate when the part is full."""
-        if self._fd >= 0 and self._buffer:
-            self._guard(self._write_buffer)
-
-    def close(self) -> None:
-        """Flush and close; a second call does nothing."""
-        self.flush()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def _guard(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except OSError as error:
-            self.failure = error
-            self.num_lost += len(self._buffer)
-            self._forget_buffer()
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
-
-    def _begin_log(self) -> None:
-        if self.path.exists():
-            self._shift()
-        self._begin_part()
-
-    def _begin_part(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-        self._fd = os.open(self.path, flags, 0o600)
-        self._written = 0
-        self._write_all(encode_value(self._header) + b"\n")
-
-    def _write_buffer(self) -> None:
-        self._write_all(b"\n".join(self._buffer) + b"\n")
-        self._forget_buffer()
-        if self._written >= self._max_bytes:
-            os.close(self._fd)
-            self._fd = -1
-            self._shift()
-            self._header = replace(self._header, part=self._header.part + 1)
-            self._begin_part()
-
-    def _write_all(self, data: bytes) -> None:
-        self._written += len(data)
-        while data:
-            data = data[os.write(self._fd, data) :]
-
-    def _forget_buffer(self) -> None:
+        """Hand what is buffered to the writer; without a thread, to the operating system."""
+        if not self._buffer:
+            return
+        lines, number = b"\n".join(self._buffer) + b"\n", len(self._buffer)
         self._buffer.clear()
         self._buffered = 0
+        if self._writer is None:
+            self._write(lines, number)
+        elif not self._writer.put(lines, number):
+            self._stop(OSError("the disk is too slow for the log"), number)
 
-    def _shift(self) -> None:
-        """NAME to NAME.1, NAME.1 to NAME.2, ...; the last one is overwritten."""
-        for number in range(self._keep, 0, -1):
-            older = _part_path(self.path, number)
-            newer = _part_path(self.path, number - 1)
-            if newer.exists():
-                newer.replace(older)
-        if self._keep == 0:
-            self.path.unlink()
+    def close(self) -> None:
+        """Write what is left and close; a second call does nothing."""
+        self.flush()
+        if self._writer is not None and not self._writer.close():
+            return  # the thread hangs in the kernel and has the file
+        self._parts.close()
 
+    def _write(self, lines: bytes, number: int) -> None:
+        if self.failure is not None:
+            self.num_lost += number
+            return
+        try:
+            self._parts.write(lines)
+        except OSError as error:
+            self._stop(error, number)
 
-def read_log(path: Path) -> tuple[LogHeader, Iterator[tuple[Event, float]]]:
-    """A log by the path of its newest part: the oldest part's header, then every pair in order.
-
-    Raises:
-        MaestroError: it cannot be read; names file and line. Also while iterating.
-    """
-    parts = [path]
-    oldest = newest = _read_header(path)
-    stem, number = _split_part(path)
-    while oldest.part > 0:
-        number += 1
-        before = _part_path(stem, number)
-        if not before.exists():
-            break
-        header = _read_header(before)
-        if (header.started_at, header.part) != (newest.started_at, oldest.part - 1):
-            break  # of another life
-        parts.insert(0, before)
-        oldest = header
-    return oldest, _read_parts(parts)
+    def _stop(self, error: OSError, num_lost: int) -> None:
+        self.failure = error
+        self.num_lost += num_lost
+        if self._writer is None:
+            with contextlib.suppress(OSError):
+                self._parts.close()
 
 
-def _read_parts(parts: list[Path]) -> Iterator[tuple[Event, float]]:
-    for part in parts:
-        with part.open("rb") as file:
-            next(file)
-            for number, line in enumerate(file, start=2):
-                if not line.endswith(b"\n"):
-                    return  # the writer was killed in the middle of it
-                try:
-                    now_s, event = decode_event(line)
-                except (ValueError, msgspec.MsgspecError) as error:
-                    message = f"reading the event log {part}, line {number}: {error}"
-                    raise MaestroError(message) from error
-                yield event, now_s
+class _Writer:
+    """A thread that writes in order; it holds nothing the event loop waits for."""
+
+    def __init__(self, write: _Write) -> None:
+        self._write = write
+        self._queue: SimpleQueue[tuple[bytes, int] | None] = SimpleQueue()
+        self._behind = 0
+        """Bytes handed over and not written; changed under `_lock`."""
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="event-log", daemon=True)
+        self._thread.start()
+
+    def put(self, lines: bytes, number: int) -> bool:
+        """False when too much waits already."""
+        with self._lock:
+            if self._behind > _MAX_BEHIND_BYTES:
+                return False
+            self._behind += len(lines)
+        self._queue.put((lines, number))
+        return True
+
+    def close(self) -> bool:
+        """Whether everything is written, after a few seconds at most."""
+        self._queue.put(None)
+        self._thread.join(_CLOSE_LIMIT_S)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            lines, number = item
+            self._write(lines, number)
+            with self._lock:
+                self._behind -= len(lines)
 
 
-def _read_header(path: Path) -> LogHeader:
-    doing = f"reading the event log {path}"
-    try:
-        with path.open("rb") as file:
-            line = file.readline()
-        found = msgspec.json.decode(line, type=_AnyHeader)
-        if found.format > FORMAT:
-            raise MaestroError(
-                f"{doing}: format {found.format}, written by maestroctl {found.maestroctl}; this"
-                f" version reads up to {FORMAT}",
-                hint="upgrade maestroctl",
-            )
-        return decode_value(line, LogHeader)
-    except OSError as error:
-        raise MaestroError(f"{doing}: {error.strerror}") from error
-    except (ValueError, msgspec.MsgspecError) as error:
-        raise MaestroError(f"{doing}: line 1 is no header of such a log: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class _AnyHeader:
-    """What every format's header has."""
-
-    format: int
-    maestroctl: str
-
-
-def _part_path(path: Path, number: int) -> Path:
-    return path if number == 0 else path.with_name(f"{path.name}.{number}")
-
-
-def _split_part(path: Path) -> tuple[Path, int]:
-    """Path of the newest part, and the number of this one (0 = it is the newest)."""
-    suffix = path.suffix[1:]
-    return (path.with_suffix(""), int(suffix)) if suffix.isdigit() else (path, 0)
+class _Write(Protocol):
+    def __call__(self, lines: bytes, number: int, /) -> None: ...

@@ -21,6 +21,10 @@ def simulate(
     data: DataOption = None,
     seed: Annotated[int | None, typer.Option(help="In place of the file's.")] = None,
     ordering: Annotated[str | None, typer.Option(help="In place of the file's policy.")] = None,
+    event_logs: Annotated[
+        Path | None,
+        typer.Option("--event-logs", help="Folder for event logs, to be looked at with `replay`."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Play a workload through the scheduler in simulated time and show what it comes to.
@@ -42,7 +46,9 @@ def simulate(
         )
         spec = replace(spec, world=replace(spec.world, fleet=fleet))
     with terminal.working("Simulating"):
-        figures = run_simulation(spec)
+        if event_logs is not None:
+            event_logs.mkdir(parents=True, exist_ok=True)
+        figures = run_simulation(spec, event_logs)
     if as_json:
         terminal.json(figures)
         return

@@ -53,6 +53,7 @@ from maestroctl.scheduler.events import (
 )
 from maestroctl.store.journal import Journal
 from maestroctl.telemetry.exposition import Telemetry
+from maestroctl.telemetry.recorder import EventLog, NoLog
 
 JobEffect = PrepareStep | RunStep | FinishJob
 Predict = Callable[[StageDescriptor, StageText], Prediction]
@@ -65,6 +66,7 @@ class CoordinatorHost:
         core: its owner is this host.
         predict: what is known of a stage before it runs.
         on_bug: called once with an error that must end the coordinator.
+        log: of what the core is told and asks for; None = none is kept. Its maker closes it.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class CoordinatorHost:
         telemetry: Telemetry,
         predict: Predict,
         on_bug: Callable[[BaseException], None],
+        log: EventLog | None = None,
     ) -> None:
         self.fleet = fleet
         self.core = core
@@ -91,6 +94,7 @@ class CoordinatorHost:
         self._telemetry = telemetry
         self._predict = predict
         self._on_bug = on_bug
+        self._log = log or NoLog()
         self._timers = LoopTimers(lambda timer_id: self.post(TimerFired(timer_id)))
         self._events: deque[CoordinatorEvent] = deque()
         self._handling = False
@@ -108,12 +112,22 @@ class CoordinatorHost:
                 event = self._events.popleft()
                 now_s = self.now_s()
                 self._observe(event, now_s)
-                for effect in self.core.handle(event, now_s):
+                for effect in self._handle(event, now_s):
                     self._carry_out(effect, now_s)
         except Exception as exc:
             self._on_bug(exc)
         finally:
             self._handling = False
+
+    def _handle(self, event: CoordinatorEvent, now_s: float) -> list[CoordinatorEffect]:
+        try:
+            effects = self.core.handle(event, now_s)
+        except Exception as exc:
+            self._log.append(event, now_s, error=f"{type(exc).__name__}: {exc}")
+            self._log.flush()
+            raise
+        self._log.append(event, now_s, effects)
+        return effects
 
     def _observe(self, event: CoordinatorEvent, now_s: float) -> None:
         match event:

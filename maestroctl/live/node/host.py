@@ -50,6 +50,7 @@ from maestroctl.scheduler.events import (
     TransitionFinished,
 )
 from maestroctl.scheduler.node_core import NodeCore
+from maestroctl.telemetry.recorder import EventLog, NoLog
 
 _ACTIVATIONS = {StartEngine: "start", WakeEngine: "wake", ResumeEngine: "resume"}
 
@@ -81,6 +82,7 @@ class NodeHost:
         listener: hears snapshots, records and answers.
         on_bug: called once with an error that must end the daemon.
         budgets: what models may use on each device at most.
+        log: of what the core is told and asks for, closed with the host; None = none is kept.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class NodeHost:
         listener: NodeListener,
         on_bug: Callable[[BaseException], None],
         budgets: Mapping[DeviceName, int],
+        log: EventLog | None = None,
     ) -> None:
         self.core = core
         self.budgets = budgets
@@ -98,6 +101,7 @@ class NodeHost:
         self.emptied = asyncio.Event()
         self._listener = listener
         self._on_bug = on_bug
+        self._log = log or NoLog()
         self._timers = LoopTimers(lambda timer_id: self.post(TimerFired(timer_id)))
         self._events: deque[NodeEvent] = deque()
         self._handling = False
@@ -113,12 +117,22 @@ class NodeHost:
         self._handling = True
         try:
             while self._events:
-                for effect in self.core.handle(self._events.popleft(), core_now_s()):
+                for effect in self._handle(self._events.popleft(), core_now_s()):
                     self._carry_out(effect)
         except Exception as exc:
             self._on_bug(exc)
         finally:
             self._handling = False
+
+    def _handle(self, event: NodeEvent, now_s: float) -> list[NodeEffect]:
+        try:
+            effects = self.core.handle(event, now_s)
+        except Exception as exc:
+            self._log.append(event, now_s, error=f"{type(exc).__name__}: {exc}")
+            self._log.flush()
+            raise
+        self._log.append(event, now_s, effects)
+        return effects
 
     def _carry_out(self, effect: NodeEffect) -> None:
         match effect:
@@ -242,6 +256,7 @@ class NodeHost:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.engines.close()
+        self._log.close()
 
 
 def describe(exc: BaseException) -> str:

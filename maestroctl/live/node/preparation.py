@@ -9,6 +9,7 @@ A model that cannot be prepared does not stop the others: it is refused with its
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from maestroctl.live import gpu
 from maestroctl.live.engine.base import Engine, EngineOrder
 from maestroctl.live.engine.capabilities import Capabilities, Capability
 from maestroctl.live.engine.factory import find_capabilities
+from maestroctl.live.event_log import open_event_log
 from maestroctl.live.models.sources import prepare_model
 from maestroctl.live.node.engine_set import EngineSet, ServedModel
 from maestroctl.live.node.host import NodeHost, NodeListener
@@ -36,6 +38,7 @@ from maestroctl.live.profile.device import find_device
 from maestroctl.live.profile.lookup import find_costs
 from maestroctl.scheduler.events import EngineAdopted
 from maestroctl.scheduler.node_core import NodeCore
+from maestroctl.telemetry.log_header import LogHeader
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +84,21 @@ async def build_host(
         preparation.abilities,
         unavailable=preparation.problems,
     )
-    host = NodeHost(core, engine_set, listener, on_bug, budgets)
+    header = LogHeader(
+        "node",
+        hello.policy,
+        name=hello.node.name,
+        node=hello.node,
+        models=hello.models,
+        profiles=tuple(preparation.profiles.values()),
+        abilities=preparation.abilities,
+        unavailable=preparation.problems,
+        budgets=budgets,
+        epoch=hello.epoch,
+        started_at=time.time(),
+    )
+    event_log = open_event_log(hello.event_log, state_dir, f"node-{hello.node.name}", header)
+    host = NodeHost(core, engine_set, listener, on_bug, budgets, event_log)
     for engine, order in await engine_set.recover():
         await _adopt(host, engine, order)
     return host

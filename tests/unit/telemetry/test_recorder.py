@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,12 @@ from maestroctl.domain.llm import (
 )
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.errors import MaestroError
+from maestroctl.scheduler.effects import PublishSnapshot, SetTimer
 from maestroctl.scheduler.events import MemoryRead, NodeEvent, StageProgressed, TimerFired
+from maestroctl.telemetry.event_codec import Entry
 from maestroctl.telemetry.log_header import LogHeader, without_secrets
-from maestroctl.telemetry.recorder import EventRecorder, read_log
+from maestroctl.telemetry.log_reader import read_log
+from maestroctl.telemetry.recorder import EventRecorder
 
 HEADER = LogHeader(core="node", policy=PolicySpec(), started_at=1_700_000_000.5)
 
@@ -38,8 +42,8 @@ def timer(number: int) -> NodeEvent:
 
 
 def numbers(path: Path) -> list[int]:
-    _, pairs = read_log(path)
-    return [int(now_s) for _, now_s in pairs]
+    _, entries = read_log(path)
+    return [int(entry.now_s) for entry in entries]
 
 
 def test_what_was_recorded_is_read_in_order(path: Path) -> None:
@@ -49,9 +53,9 @@ def test_what_was_recorded_is_read_in_order(path: Path) -> None:
         recorder.append(event, number / 10)
     recorder.close()
     recorder.close()
-    header, pairs = read_log(path)
+    header, entries = read_log(path)
     assert header == HEADER
-    assert list(pairs) == [(event, number / 10) for number, event in enumerate(events)]
+    assert list(entries) == [Entry(number / 10, event) for number, event in enumerate(events)]
 
 
 def test_a_header_of_a_node_round_trips(path: Path) -> None:
@@ -65,7 +69,7 @@ def test_a_header_of_a_node_round_trips(path: Path) -> None:
         name="gpu/1",
         node=NodeSpec(NodeName("gpu/1"), memory_bytes=1 << 40),
         profiles=(profile,),
-        budgets={"cpu": 1 << 34, "host": 0},
+        budgets={DeviceName("cpu"): 1 << 34, DeviceName("host"): 0},
         epoch=7,
     )
     EventRecorder(path, header).close()
@@ -182,6 +186,7 @@ def test_a_broken_line_is_named(path: Path) -> None:
         (b"hello\n", "no header"),
         (b'{"core": "node"}\n', "no header"),
         (b'{"format": 99, "maestroctl": "9.9", "new": 1}\n', r"format 99.*9\.9"),
+        (b'{"format": 1, "maestroctl": "0.1", "old": 1}\n', r"format 1.*0\.1.*format 2"),
     ],
 )
 def test_a_file_that_is_no_log_is_refused(path: Path, content: bytes, message: str) -> None:
@@ -221,10 +226,78 @@ def test_a_disk_that_fills_up_stops_the_log(path: Path, monkeypatch: pytest.Monk
     assert numbers(path) == [1]
 
 
-def test_text_that_no_json_can_hold_is_counted_and_skipped(path: Path) -> None:
+def test_text_that_no_json_can_hold_leaves_no_hole(path: Path) -> None:
     recorder = EventRecorder(path, HEADER)
-    recorder.append(TimerFired(TimerId("\ud800")), 1.0)
+    recorder.append(TimerFired(TimerId("half \ud800, whole \U0001f98a")), 1.0)
     recorder.append(timer(2), 2.0)
     recorder.close()
-    assert recorder.num_lost == 1
-    assert numbers(path) == [2]
+    assert recorder.num_lost == 0
+    _, entries = read_log(path)
+    assert next(entries).event == TimerFired(TimerId("half \ufffd, whole \U0001f98a"))
+    assert next(entries).now_s == 2.0
+
+
+def test_effects_and_errors_are_kept_with_their_event(path: Path) -> None:
+    effects = (SetTimer(TimerId("t"), 3.0), PublishSnapshot())
+    recorder = EventRecorder(path, HEADER)
+    recorder.append(timer(1), 1.0, effects)
+    recorder.append(timer(2), 2.0, error="it cannot be true")
+    recorder.close()
+    _, entries = read_log(path)
+    assert list(entries) == [
+        Entry(1.0, timer(1), effects),
+        Entry(2.0, timer(2), error="it cannot be true"),
+    ]
+
+
+def test_a_recorder_in_the_background_writes_everything_in_order(path: Path) -> None:
+    recorder = EventRecorder(path, HEADER, max_bytes=4000, keep=100, in_background=True)
+    for number in range(500):
+        recorder.append(timer(number), float(number))
+    recorder.close()
+    recorder.close()
+    assert recorder.num_lost == 0
+    assert numbers(path) == list(range(500))
+
+
+def test_a_disk_that_stalls_does_not_hold_up_the_core(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stalled, go_on = threading.Event(), threading.Event()
+    write = os.write
+
+    def stall(fd: int, data: bytes) -> int:
+        stalled.set()
+        assert go_on.wait(20)
+        return write(fd, data)
+
+    recorder = EventRecorder(path, HEADER, in_background=True)
+    monkeypatch.setattr(os, "write", stall)
+    recorder.append(timer(0), 0.0)
+    assert stalled.wait(20)
+    for number in range(1, 100):
+        recorder.append(timer(number), float(number))  # the thread is stuck, this is not
+    go_on.set()
+    recorder.close()
+    assert numbers(path) == list(range(100))
+
+
+def test_a_disk_that_is_too_slow_for_long_stops_the_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    write = os.write
+
+    def stall(fd: int, data: bytes) -> int:
+        assert go_on.wait(20)
+        return write(fd, data)
+
+    recorder = EventRecorder(path, HEADER, in_background=True)
+    monkeypatch.setattr(os, "write", stall)
+    large = TimerFired(TimerId("x" * (1 << 20)))
+    for number in range(40):
+        recorder.append(large, float(number))
+    go_on.set()
+    recorder.close()
+    assert "too slow" in str(recorder.failure)
+    assert 0 < recorder.num_lost <= 40
