@@ -119,7 +119,7 @@ def make_world(models: Sequence[str], replicas: int, policy: PolicySpec) -> Worl
         clusters={cluster: ClusterSpec(cluster)},
         policy=policy,
     )
-    return WorldSpec(fleet, profiles, NetworkSpec(snapshot_every_s=5.0))
+    return WorldSpec(fleet, profiles, NetworkSpec(snapshot_every_s=5.0, progress_every_s=1.0))
 
 
 @dataclass(frozen=True, slots=True)

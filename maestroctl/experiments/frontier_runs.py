@@ -23,6 +23,7 @@ from maestroctl.experiments.pareto import (
     Point,
     dominated,
     gain_at_latency,
+    mean_lead,
     speedup_at_quality,
     uncovered,
 )
@@ -111,6 +112,8 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "speedup": speedup_at_quality(points, vllm),
             "gain_pp": gain_at_latency(points, vllm),
         }
+    for group in FRONTIERS[1:]:
+        verdict[f"lead over {group}"] = mean_lead(groups["ours"], groups[group])
     return verdict
 
 
@@ -127,6 +130,10 @@ def summarize(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for key in ("speedup", "gain_pp"):
             values = [part[key] for part in parts if part[key] is not None]
             headline[f"{name}_{key}"] = [min(values), max(values)] if values else None
+    for group in FRONTIERS[1:]:
+        leads = [lead for v in verdicts if (lead := v[f"lead over {group}"]) is not None]
+        name = group.replace(" ", "_")
+        headline[f"lead_over_{name}_pp"] = [min(leads), max(leads)] if leads else None
     headline["beyond"] = {v["cell"]: v["ours"]["uncovered"] for v in verdicts}
     return headline
 

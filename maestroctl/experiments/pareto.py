@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -47,3 +49,34 @@ def gain_at_latency(points: Sequence[Point], other: Point) -> float | None:
     """Quality of the best point that is no slower than `other`, minus that of `other`."""
     good = [point.quality for point in points if point.latency_s <= other.latency_s]
     return max(good) - other.quality if good else None
+
+
+def mean_lead(points: Sequence[Point], others: Sequence[Point], steps: int = 50) -> float | None:
+    """By how much the frontier of `points` lies above that of `others`, in quality.
+
+    The mean over the latencies that both reach, equally spaced on a log scale; frontiers are
+    straight there between their points. None where they have no latency in common.
+    """
+    first, second = _frontier(points), _frontier(others)
+    low = max(first[0][0], second[0][0])
+    high = min(first[-1][0], second[-1][0])
+    if low >= high:
+        return None
+    places = [low + (high - low) * step / steps for step in range(steps + 1)]
+    return sum(_at(first, x) - _at(second, x) for x in places) / len(places)
+
+
+def _frontier(points: Sequence[Point]) -> list[tuple[float, float]]:
+    """(log latency, quality) of the points that none dominates, by latency."""
+    found: list[tuple[float, float]] = []
+    for point in sorted(points, key=lambda point: (point.latency_s, -point.quality)):
+        if not found or point.quality > found[-1][1]:
+            found.append((math.log(point.latency_s), point.quality))
+    return found
+
+
+def _at(frontier: Sequence[tuple[float, float]], x: float) -> float:
+    for (x0, y0), (x1, y1) in pairwise(frontier):
+        if x <= x1:
+            return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return frontier[-1][1]

@@ -181,6 +181,17 @@ class EngineModel:
         """KV that no sequence uses."""
         return self._kv_tokens - self.kv_used_tokens
 
+    def tokens_left(self) -> dict[str, int]:
+        """Output tokens still to come of every sequence that decodes now, by name."""
+        n, prefill, began_s, gamma, first_s = self._run
+        v = self._v
+        if n and not prefill and self._pending is not None:
+            v += min(n, int(self._iterations_in((self._loop.now_s - began_s) / gamma, first_s)))
+        return {
+            name: max(0, sequence.left - (v - sequence.joined))
+            for name, sequence in self._decoding.items()
+        }
+
     def submit(self, sequence: Sequence) -> None:
         """A stage comes in."""
         self._orders += 1

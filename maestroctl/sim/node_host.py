@@ -46,6 +46,7 @@ from maestroctl.scheduler.events import (
     StageLeft,
     StageOffered,
     StageOutgrew,
+    StageProgressed,
     StageRefused,
     StageSentFirstByte,
     StageStarted,
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
 
 STOP_S = 0.5
 """From SIGTERM to the group being gone; profiles do not measure it."""
+NodeMessage = StageRefused | StageStarted | StageProgressed | StageEnded | NodeSnapshotReceived
+"""What a node tells the coordinator."""
 _BOOK_AHEAD_TOKENS = 128
 """An outgrown booking is raised by this much more, as the live relay does."""
 
@@ -215,6 +218,8 @@ class SimNode:
         self._send_snapshot()
         if self._network.snapshot_every_s is not None:
             self._loop.after(self._network.snapshot_every_s, self._tick)
+        if self._network.progress_every_s is not None:
+            self._loop.after(self._network.progress_every_s, self._tell_progress)
 
     def offer(self, offer: StageOffered, output_tokens: int, conversation: str) -> None:
         """A stage came from the coordinator.
@@ -272,7 +277,7 @@ class SimNode:
             case _:
                 assert_never(effect)
 
-    def _tell(self, event: StageRefused | StageStarted | StageEnded | NodeSnapshotReceived) -> None:
+    def _tell(self, event: NodeMessage) -> None:
         assert self.coordinator is not None
         self._loop.after(self.rtt_s / 2, self.coordinator.post, event)
 
@@ -288,6 +293,19 @@ class SimNode:
         self._loop.after(self._network.snapshot_every_s, self._tick)
 
     # --- stages ---------------------------------------------------------------------------------
+
+    def _tell_progress(self) -> None:
+        """What live hosts count while answers stream."""
+        for engine in self._engines.values():
+            if engine.model is None:
+                continue
+            for name, left in engine.model.tokens_left().items():
+                stage = self._stages.get(StageId(name))
+                if stage is not None and stage.sent and stage.aborted is None:
+                    tokens = stage.output - left
+                    self._tell(StageProgressed(stage.offer.stage_id, stage.attempt, tokens))
+        assert self._network.progress_every_s is not None
+        self._loop.after(self._network.progress_every_s, self._tell_progress)
 
     def _forward(self, effect: ForwardStage) -> None:
         stage = self._stages[effect.stage_id]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from maestroctl.experiments.pareto import (
     Point,
     dominated,
     dominates,
     gain_at_latency,
+    mean_lead,
     speedup_at_quality,
     uncovered,
 )
@@ -39,3 +42,18 @@ def test_speed_up_and_gain_are_read_off_measured_points() -> None:
     assert gain_at_latency(OURS, other) == 5.0
     assert speedup_at_quality(OURS, Point("", 30.0, 60.0)) is None
     assert gain_at_latency(OURS, Point("", 5.0, 10.0)) is None
+
+
+def test_the_lead_is_the_mean_height_over_the_latencies_that_both_reach() -> None:
+    higher = [Point("", 10.0, 43.0), Point("", 20.0, 53.0)]
+    assert mean_lead(higher, OURS) == pytest.approx(3.0)
+    assert mean_lead(OURS, higher) == pytest.approx(-3.0)
+    assert mean_lead(OURS, OURS) == 0.0
+
+
+def test_points_that_are_dominated_are_no_part_of_a_frontier() -> None:
+    assert mean_lead([*OURS, Point("", 15.0, 10.0)], OURS) == 0.0
+
+
+def test_frontiers_without_a_latency_in_common_are_not_compared() -> None:
+    assert mean_lead(OURS, [Point("", 30.0, 40.0), Point("", 40.0, 50.0)]) is None
