@@ -349,7 +349,7 @@ GROUP = Table(
     " exists without being written.",
     (
         Key("name", name_of("group"), "What clients ask for.", required=True),
-        Key("models", names_of("model", least=1), "Its models, in order.", required=True),
+        Key("models", names_of("model", least=1), "Its models, best first.", required=True),
     ),
     GroupSpec,
 )

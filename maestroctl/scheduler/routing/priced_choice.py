@@ -28,14 +28,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from maestroctl.domain.ids import ModelName
+from maestroctl.domain.llm import ModelProfile
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.records import Candidate
 from maestroctl.estimate.service_time import estimate_decode_s
 from maestroctl.scheduler.coordinator_state import StageState
 from maestroctl.scheduler.ordering.costs import UNKNOWN_TOKEN_S
 from maestroctl.scheduler.routing.assigned_choice import AssignedChoice
-from maestroctl.scheduler.routing.fleet_state import FleetState, Place
-from maestroctl.scheduler.routing.load_balancer import confidences, count_live, job_tokens
+from maestroctl.scheduler.routing.fleet_state import FleetState
+from maestroctl.scheduler.routing.load_balancer import confidences, job_tokens
 from maestroctl.scheduler.routing.model_choice import ModelDecision
 
 STEP_OF_CONFIDENCE = 0.1
@@ -130,18 +131,15 @@ class PricedChoice(AssignedChoice):
     def _offer(
         self, model: ModelName, confidence: float, stage: StageState, fleet: FleetState
     ) -> Offer:
-        usable = fleet.usable((model,), stage.excluded)
-        places = [place for place in usable if place.failure is None]
-        slots = sum(max(1, place.slots) for place in places)
+        site = _survey(model, stage, fleet)
         num_live = self.monitor.num_live(model)
-        num_waiting = max(0, num_live - slots)
-        token_s = min(_token_s(place, num_live) for place in places)
+        num_waiting = max(0, num_live - site.slots)
+        token_s = _token_s(site, num_live)
         tokens = job_tokens(model, stage.prediction)
         in_flight = self.monitor.in_flight(model)
-        ready_s = min(place.ready_in_s + place.node.rtt_s for place in places)
-        wait_s = in_flight * token_s / slots * num_waiting / num_live if num_waiting else 0.0
-        latency_s = ready_s + wait_s + tokens * token_s
-        cost_s = latency_s + num_waiting * tokens * token_s / slots
+        wait_s = in_flight * token_s / site.slots * num_waiting / num_live if num_waiting else 0.0
+        latency_s = site.ready_s + wait_s + tokens * token_s
+        cost_s = latency_s + num_waiting * tokens * token_s / site.slots
         return Offer(model, confidence, in_flight, tokens, latency_s, cost_s)
 
     def _why_not(self, offer: Offer, fast: Offer) -> str:
@@ -152,12 +150,39 @@ class PricedChoice(AssignedChoice):
         return "not worth its time"
 
 
-def _token_s(place: Place, num_live: int) -> float:
+class _Site(NamedTuple):
+    """Everything that serves a model: engines, slots, seconds until one is ready, the fastest."""
+
+    engines: int
+    slots: int
+    ready_s: float
+    profile: ModelProfile | None
+
+
+def _survey(model: ModelName, stage: StageState, fleet: FleetState) -> _Site:
+    """One pass over the places of a model; at least one can be started."""
+    engines, slots, ready_s = 0, 0, math.inf
+    profile: ModelProfile | None = None
+    for place in fleet.usable((model,), stage.excluded):
+        if place.failure is not None:
+            continue
+        engines += len(place.engines) or 1
+        slots += place.slots
+        at_s = place.ready_in_s + place.node.rtt_s
+        if at_s < ready_s:
+            ready_s = at_s
+        own = place.profile
+        if own is not None and (profile is None or own.decode_s < profile.decode_s):
+            profile = own
+    return _Site(engines, max(1, slots), ready_s, profile)
+
+
+def _token_s(site: _Site, num_live: int) -> float:
     """Seconds per token of one sequence at the batch that one more stage would make."""
-    if place.profile is None:
+    if site.profile is None:
         return UNKNOWN_TOKEN_S
-    per_engine = (num_live + count_live(place)) // count_live(place)
-    return estimate_decode_s(place.profile, max(1, min(place.profile.max_batch, per_engine)))
+    batch = 1 + num_live // site.engines
+    return estimate_decode_s(site.profile, min(site.profile.max_batch, batch))
 
 
 def _as_candidate(offer: Offer, rejected: str | None) -> Candidate:
