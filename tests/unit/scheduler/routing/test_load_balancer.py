@@ -6,7 +6,7 @@ import math
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from maestroctl.domain.ids import ModelName
 from maestroctl.domain.prediction import Prediction
@@ -36,6 +36,7 @@ MARGINS = st.sampled_from([0.0, 0.05, 0.25, math.inf]) | st.floats(0, 1)
 
 
 @given(options=OPTIONS, slack=SLACKS, margin=MARGINS)
+@settings(deadline=None)
 def test_the_best_is_what_trying_every_model_finds(
     options: list[Option], slack: float, margin: float
 ) -> None:
@@ -56,24 +57,28 @@ def test_the_best_is_what_trying_every_model_finds(
 
 
 @given(options=OPTIONS, margin=MARGINS)
+@settings(deadline=None)
 def test_without_slack_it_is_the_fastest(options: list[Option], margin: float) -> None:
     best, fast = choose_option(options, 0.0, margin)
     assert best.latency_s == fast.latency_s
 
 
 @given(options=OPTIONS)
+@settings(deadline=None)
 def test_with_slack_without_limit_it_is_the_most_confident(options: list[Option]) -> None:
     best, _ = choose_option(options, math.inf, 0.0)
     assert best.confidence == max(o.confidence for o in options)
 
 
 @given(options=OPTIONS, slack=SLACKS)
+@settings(deadline=None)
 def test_with_a_margin_without_limit_it_never_upgrades(options: list[Option], slack: float) -> None:
     best, fast = choose_option(options, slack, math.inf)
     assert best is fast
 
 
 @given(options=OPTIONS, margin=MARGINS, slacks=st.tuples(st.floats(0, 5), st.floats(0, 5)))
+@settings(deadline=None)
 def test_more_slack_never_lowers_the_confidence(
     options: list[Option], margin: float, slacks: tuple[float, float]
 ) -> None:
@@ -84,6 +89,7 @@ def test_more_slack_never_lowers_the_confidence(
 
 
 @given(options=OPTIONS, slack=SLACKS, margin=MARGINS, more_s=st.floats(0, 50))
+@settings(deadline=None)
 def test_a_model_that_gets_slower_is_not_chosen_because_of_it(
     options: list[Option], slack: float, margin: float, more_s: float
 ) -> None:

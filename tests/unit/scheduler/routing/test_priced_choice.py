@@ -6,7 +6,7 @@ import math
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from maestroctl.domain.ids import JobId, ModelName
 from maestroctl.domain.prediction import Prediction
@@ -41,6 +41,7 @@ def offer(name: str, confidence: float, cost_s: float) -> Offer:
 
 
 @given(offers=OFFERS, slack=SLACKS, margin=MARGINS, typical_s=TYPICAL)
+@settings(deadline=None)
 def test_the_best_is_what_trying_every_model_finds(
     offers: list[Offer], slack: float, margin: float, typical_s: float
 ) -> None:
@@ -60,6 +61,7 @@ def test_the_best_is_what_trying_every_model_finds(
 
 
 @given(offers=OFFERS, margin=MARGINS, typical_s=TYPICAL)
+@settings(deadline=None)
 def test_without_slack_it_is_the_fastest(
     offers: list[Offer], margin: float, typical_s: float
 ) -> None:
@@ -68,6 +70,7 @@ def test_without_slack_it_is_the_fastest(
 
 
 @given(offers=OFFERS, typical_s=TYPICAL)
+@settings(deadline=None)
 def test_with_slack_without_limit_it_is_the_most_confident(
     offers: list[Offer], typical_s: float
 ) -> None:
@@ -76,6 +79,7 @@ def test_with_slack_without_limit_it_is_the_most_confident(
 
 
 @given(offers=OFFERS, slack=SLACKS, typical_s=TYPICAL)
+@settings(deadline=None)
 def test_with_a_margin_without_limit_it_never_upgrades(
     offers: list[Offer], slack: float, typical_s: float
 ) -> None:
@@ -84,6 +88,7 @@ def test_with_a_margin_without_limit_it_never_upgrades(
 
 
 @given(offers=OFFERS, margin=MARGINS, slacks=st.tuples(SLACKS, SLACKS), typical_s=TYPICAL)
+@settings(deadline=None)
 def test_more_slack_never_lowers_the_confidence(
     offers: list[Offer], margin: float, slacks: tuple[float, float], typical_s: float
 ) -> None:
