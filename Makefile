@@ -1,7 +1,7 @@
 # Commands of the project. `make check` is quick; `make test` needs what `./install.sh test` made.
 PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 
-.PHONY: help check format lint types unit test docs bench-gateway bench-residency bench-sim
+.PHONY: help check format lint types unit test docs bench-gateway bench-residency bench-sim bench-parity
 
 help:
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,3 +36,6 @@ bench-residency: ## wake against cold start on the real engine
 
 bench-sim: ## 144,524 stages through the simulator on one core
 	$(PYTHON) -m maestroctl.sim.bench
+
+bench-parity: ## the same jobs on the real engine and in the simulator
+	$(PYTHON) -m maestroctl.testing.bench.parity

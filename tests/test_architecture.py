@@ -50,7 +50,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "tui",
         "replay",
     ),
-    "testing": (*_SIM, "store", "live"),
+    "testing": (*_SIM, "store", "live", "sim"),
     "examples": (),
     "__main__": ("cli",),
 }

@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from maestroctl.cli.wiring import Coordinator, CoordinatorOptions
 from maestroctl.config import load_workflow, parse_fleet
+from maestroctl.config.profile import load_profile
 from maestroctl.config.shipped import shipped_workflow
 from maestroctl.config.starter import starter_files
 from maestroctl.domain.engine import EngineStatus
@@ -26,6 +27,7 @@ from maestroctl.domain.messages import ModelAction
 from maestroctl.errors import MaestroError
 from maestroctl.gateway.submit import JobRequest
 from maestroctl.live.engine.factory import find_capabilities
+from tests.support.cli import run
 from tests.support.product import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
@@ -186,3 +188,19 @@ async def test_a_sleeping_model_wakes_for_a_request_and_answers_the_same(
 
     await until(is_asleep)
     assert await ask() == before
+
+
+async def test_quick_profile_of_a_real_engine(tmp_path: Path) -> None:
+    """Not on the module's coordinator: the command starts an engine of its own."""
+    done = await run("profile", "smollm2", "--quick", "--out", tmp_path, "--json", limit_s=400)
+    assert done.code == 0, done.err
+    (written,) = done.document["profiles"]
+    record = load_profile(Path(written["path"]))
+    assert record.missing == ()
+    assert record.costs.kv_bytes_per_token == 2 * 30 * 3 * 64 * 2
+    assert record.num_blocks > 0
+    assert 0 < record.costs.wake_s < record.costs.cold_start_s
+    assert record.costs.context_bytes < record.costs.awake_bytes
+    assert record.check is not None
+    assert record.check.batches == (1, 16)
+    assert record.check.median_error < 0.5, "a machine that others use is measured badly, not wrong"
