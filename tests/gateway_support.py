@@ -293,6 +293,12 @@ class FakeControl:
         self.actions.append((model, action))
         return self.action_error
 
+    async def explain(self, job_id: str, stage: str | None) -> dict[str, Any]:
+        job = await self.job(JobId(job_id))
+        stages = [] if stage or job is None else [{"stage_id": "st-1"}]
+        near = [] if stages else ["job-1"]
+        return {"job": job, "stages": stages, "decisions": [], "near": near}
+
     async def decisions(self, subject: str, *, limit: int) -> list[dict[str, Any]]:
         return [{"subject": subject, "kind": "route"}][:limit]
 

@@ -18,6 +18,7 @@ from maestroctl.cli.commands import (
     demo,
     doctor,
     experiments,
+    explain,
     init,
     jobs,
     models,
@@ -82,6 +83,7 @@ app.command("jobs", rich_help_panel=_RUN)(jobs.list_jobs)
 app.add_typer(jobs.app, name="job", rich_help_panel=_RUN)
 app.add_typer(models.app, name="models", rich_help_panel=_RUN)
 app.command("ps", rich_help_panel=_LOOK)(ps.ps)
+app.command("explain", rich_help_panel=_LOOK)(explain.explain)
 app.command("doctor", rich_help_panel=_LOOK)(doctor.doctor)
 app.add_typer(config.app, name="config", rich_help_panel=_LOOK)
 app.add_typer(node.app, name="node", rich_help_panel=_LOOK)

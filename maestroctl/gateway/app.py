@@ -85,6 +85,7 @@ def _add_control_routes(app: web.Application, gateway: Gateway) -> None:
         "/api/jobs": {"GET": jobs_api.list_jobs, "POST": jobs_api.submit_job},
         "/api/jobs/{id}": {"GET": jobs_api.get_job},
         "/api/jobs/{id}/cancel": {"POST": jobs_api.cancel_job},
+        "/api/jobs/{id}/explain": {"GET": jobs_api.explain_job},
         "/api/jobs/{id}/events": {"GET": jobs_api.job_events},
         "/api/events": {"GET": status_api.events},
         "/api/models/{name:.+}/{action}": {"POST": models_api.model_action},

@@ -145,6 +145,19 @@ async def cancel_job(gateway: Gateway, request: web.Request) -> web.StreamRespon
     return json_response(gateway, request, {"id": job_id, "cancelled": True})
 
 
+async def explain_job(gateway: Gateway, request: web.Request) -> web.StreamResponse:
+    """``GET /api/jobs/{id}/explain?stage=``: every decision about a job and its stages."""
+    job_id, stage = request.match_info["id"], request.query.get("stage")
+    found = await gateway.control.explain(job_id, stage)
+    near = f"; near it: {', '.join(found['near'])}" if found["near"] else ""
+    if found["job"] is None:
+        raise NotFound(f"there is no job {job_id[:128]!r}{near}", code="job_not_found")
+    if stage is not None and not found["stages"]:
+        message = f"the job {job_id!r} has no stage {stage[:128]!r}{near}"
+        raise NotFound(message, code="stage_not_found")
+    return json_response(gateway, request, found)
+
+
 async def job_events(gateway: Gateway, request: web.Request) -> web.StreamResponse:
     """``GET /api/jobs/{id}/events``: server-sent events until the job is over."""
     await _job(gateway, request)

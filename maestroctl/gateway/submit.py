@@ -159,6 +159,14 @@ class ControlService(Protocol):
         """Decision records of a stage, job or engine, oldest first."""
         ...
 
+    async def explain(self, job_id: str, stage: str | None) -> dict[str, Any]:
+        """A job with every decision about it: ``job`` (None = unknown), ``stages``, ``near``.
+
+        Args:
+            job_id: of a job, or of one of its stages. stage: id or step; None = all.
+        """
+        ...
+
     def events(self, job_id: JobId | None = None) -> AsyncIterator[dict[str, Any]]:
         """Live events (``type`` and fields), of one job or of all; ends when the job is over."""
         ...

@@ -239,6 +239,28 @@ class Store:
         stages = sa.select(attempts.c.stage_id).where(attempts.c.job_id == job_id)
         return self._last_decisions(sa.or_(subject == job_id, subject.in_(stages)), limit)
 
+    def engine_decisions(
+        self, node: str, since: float, until: float, limit: int = 100
+    ) -> list[DecisionRow]:
+        """The last `limit` records about engines of a node in a span of Unix time, oldest first."""
+        table = schema.decisions
+        of_node = table.c.subject.endswith(f"@{node}", autoescape=True)
+        where = sa.and_(of_node, table.c.at >= since, table.c.at <= until)
+        return self._last_decisions(where, limit)
+
+    def job_of_stage(self, stage_id: str) -> str | None:
+        """The job that a stage belongs to; None when the stage has no attempt here."""
+        attempts = schema.stage_attempts
+        query = sa.select(attempts.c.job_id).where(attempts.c.stage_id == stage_id).limit(1)
+        return self._read(lambda connection: connection.execute(query).scalar())
+
+    def job_observations(self, job_id: str) -> list[ObservationRow]:
+        """What was predicted for the stages of a job, and what came of it."""
+        attempts, table = schema.stage_attempts, schema.observations
+        stages = sa.select(attempts.c.stage_id).where(attempts.c.job_id == job_id)
+        query = sa.select(table).where(table.c.stage_id.in_(stages)).order_by(table.c.at)
+        return self._select(query, codec.observation_row)
+
     def observations(self, limit: int = 10_000) -> list[ObservationRow]:
         """The last `limit` observations, newest first."""
         table = schema.observations

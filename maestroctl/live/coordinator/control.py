@@ -15,6 +15,7 @@ from maestroctl.domain.outcome import JobStatus
 from maestroctl.domain.snapshot import NodeSnapshot
 from maestroctl.gateway.submit import JobRequest
 from maestroctl.live.coordinator import views
+from maestroctl.live.coordinator.explain import explain_job
 from maestroctl.live.coordinator.host import CoordinatorHost
 from maestroctl.live.coordinator.jobs import JobDesk
 from maestroctl.store.database import Store
@@ -117,6 +118,11 @@ class Control:
         read = self._store.job_decisions if is_job else self._store.decisions
         rows = await asyncio.to_thread(read, subject, limit)
         return [views.decision_view(row) for row in rows]
+
+    async def explain(self, job_id: str, stage: str | None) -> dict[str, Any]:
+        """A job with every decision about it and its stages."""
+        await self._journal.flush()
+        return await asyncio.to_thread(explain_job, self._store, job_id, stage, self.running())
 
     def events(self, job_id: JobId | None = None) -> AsyncIterator[dict[str, Any]]:
         """Live events of one job or of all."""
