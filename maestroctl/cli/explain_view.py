@@ -6,7 +6,7 @@ something new shows it without a change here. Lines fold to the width of the ter
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from maestroctl.cli.render import status_text, time_text
-from maestroctl.domain.units import format_seconds
+from maestroctl.domain.units import format_bytes, format_seconds
 
 _KINDS = {
     "order": "order",
@@ -28,6 +28,11 @@ _KINDS = {
 }
 """Kind of a record -> what a person calls it."""
 _LABEL = 11
+
+
+def number(value: float) -> str:
+    """Four digits at most; whole numbers as they are."""
+    return f"{value:.0f}" if value == int(value) and abs(value) < 1e6 else f"{value:.4g}"
 
 
 def print_explanation(out: Console, document: Mapping[str, Any]) -> None:
@@ -92,18 +97,21 @@ def _print_records(
         if age_s >= 1.0:
             _below(out, Text(f"decided on a picture {format_seconds(age_s)} old", style="yellow"))
         for candidate in record.get("candidates") or ():
-            _below(out, _candidate(candidate, record["choice"]))
+            show = format_bytes if record["kind"] == "degrade" else number
+            _below(out, _candidate(candidate, record["choice"], show))
         rest = record.get("rejected_counts") or {}
         if rest:
             counts = ", ".join(f"{number} × {why}" for why, number in rest.items())
             _below(out, Text(f"others: {counts}", style="dim"))
 
 
-def _candidate(candidate: Mapping[str, Any], choice: str) -> Text:
+def _candidate(
+    candidate: Mapping[str, Any], choice: str, show: Callable[[float], str] = number
+) -> Text:
     chosen = candidate["name"] in choice.split(" or ")
     line = Text("* " if chosen else "- ", style="green" if chosen else "dim")
     line.append(candidate["name"], style="bold" if chosen else "not dim")
-    terms = ", ".join(f"{name} {number(value)}" for name, value in candidate["terms"].items())
+    terms = ", ".join(f"{name} {show(value)}" for name, value in candidate["terms"].items())
     if candidate["score"] is not None:
         line.append(f"  {number(candidate['score'])}", style="not dim")
         if terms:
@@ -142,11 +150,6 @@ def _time_parts(times: Mapping[str, float | None]) -> Iterator[str]:
         value = times.get(key)
         if value is not None:
             yield f"{word} {format_seconds(value)}"
-
-
-def number(value: float) -> str:
-    """Four digits at most; whole numbers as they are."""
-    return f"{value:.0f}" if value == int(value) and abs(value) < 1e6 else f"{value:.4g}"
 
 
 def _row(out: Console, label: str, text: str | Text) -> None:

@@ -20,9 +20,7 @@ EVERY_POLICY = [(key, name) for key, names in KNOWN_POLICIES.items() for name in
 
 
 @pytest.mark.parametrize(("key", "name"), EVERY_POLICY, ids=lambda part: part)
-async def test_a_policy_named_in_the_fleet_file_serves(
-    tmp_path: Path, key: str, name: str
-) -> None:
+async def test_a_policy_named_in_the_fleet_file_serves(tmp_path: Path, key: str, name: str) -> None:
     text = stub_fleet_toml(
         tmp_path,
         models={"alpha": (), "beta": ()},
