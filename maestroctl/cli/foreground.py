@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 
 from maestroctl.cli.context import terminal
 from maestroctl.cli.exit_codes import ExitCode
 from maestroctl.cli.wiring import Coordinator, CoordinatorOptions
 from maestroctl.domain.fleet import FleetSpec
+from maestroctl.live.garbage import Tidy, calm
 
-_GC_THRESHOLDS = (50_000, 20, 50)
-"""Requests make hundreds of objects and hardly a cycle: the default looks every few requests."""
+_TIDY_EVERY_S = 10.0
 
 
 async def run_foreground(fleet: FleetSpec) -> ExitCode:
@@ -26,9 +25,8 @@ async def run_foreground(fleet: FleetSpec) -> ExitCode:
     coordinator = Coordinator(fleet, options)
     with terminal.working("Starting the coordinator"):
         await coordinator.start()
-    gc.collect()
-    gc.freeze()  # what start-up made stays: later collections need not walk it
-    gc.set_threshold(*_GC_THRESHOLDS)
+    calm()
+    tidying = asyncio.create_task(_tidy(coordinator))
     try:
         terminal.err.print(f"Serving {_models(fleet)} at [bold]{coordinator.url}/v1[/]")
         terminal.err.print("Ctrl-C drains and stops; a second one stops at once.", style="dim")
@@ -38,11 +36,21 @@ async def run_foreground(fleet: FleetSpec) -> ExitCode:
                 drained = coordinator.drain(fleet.coordinator.drain_timeout_s)
                 await _first_of(drained, stops.wait(2))
     finally:
+        tidying.cancel()
         with terminal.working("Stopping the engines"):
             await coordinator.stop()
     if coordinator.failed.done():
         coordinator.failed.result()
     return ExitCode.OK
+
+
+async def _tidy(coordinator: Coordinator) -> None:
+    """Have garbage walked while there is little else."""
+    core = coordinator.host.core
+    tidy = Tidy(lambda: core.num_queued + core.num_in_flight)
+    while True:
+        await asyncio.sleep(_TIDY_EVERY_S)
+        tidy.look()
 
 
 class StopSignals:

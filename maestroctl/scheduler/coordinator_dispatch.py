@@ -37,6 +37,10 @@ FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 5.0
 """Pause after the second refusal of a place in a row, doubled at each further one, at most this."""
 
+MAX_LAPSES = 64
+"""Stages that are found late in one event: when thousands are at once, the rest waits for the next
+events, and one of them may be sent in its old turn meanwhile."""
+
 
 class Dispatcher:
     """Chooses places and keeps the reservations."""
@@ -175,13 +179,15 @@ class Dispatcher:
         """Move stages that are late by now behind the others; the classes, with theirs."""
         queue = self._tables.queue
         found = {queue_class.key: queue_class for queue_class in classes}
+        left = MAX_LAPSES
         for queue_class in classes:
             entry = queue_class.first()
-            while entry is not None and entry[0] == 1:
+            while entry is not None and entry[0] == 1 and left:
                 stage = entry[4]
                 key = self._ordering.late_key(stage, now_s)
                 if key is None:
                     break
+                left -= 1
                 queue.remove(stage)
                 stage.rank, stage.key = LATE_RANK, key
                 late = queue.push(stage, now_s)

@@ -51,10 +51,9 @@ from maestroctl.scheduler.routing.placement_score import (
     weigh_place,
 )
 
-MAX_AWAKE = 64
-"""Awake engines of a model that are looked at, and as many busy ones; beyond it the index says
-which. The paper looks at all of them: a model with more is rare, and the same order finds it."""
-MAX_OTHERS = 32
+MAX_AWAKE, MAX_BUSY, MAX_OTHERS = 32, 16, 32
+"""Places that are looked at of those that begin at once, of those that are as full as they serve,
+and of those that are asleep; each list best first. The paper looks at every awake engine."""
 FRESH_S = 10.0
 """A node is heard of every second; one that is silent for this long may be gone."""
 
@@ -141,7 +140,7 @@ class CrossCluster(RoutingPolicy):
         index = fleet.index(model)
         for entries, limit in (
             (index.ready, MAX_AWAKE),
-            (index.queueing, MAX_AWAKE),
+            (index.queueing, MAX_BUSY),
             (index.asleep, MAX_OTHERS),
         ):
             yield from islice(self._passing(entries, stage, fleet, now_s, rejected), limit)
@@ -234,9 +233,10 @@ def queue_ahead_s(place: Place, need: StageNeed, fleet: FleetState) -> float:
     cost = profile.iteration
     run_s = cost.c0_s + cost.cp_s * need.prompt_tokens
     run_s += need.output_tokens * (cost.c0_s + cost.c1_s * profile.max_batch)
-    index = fleet.index(place.model)
-    serving = sum(entry[3].capacity for entry in islice(index.queueing, MAX_AWAKE))
-    return need.num_ahead * run_s / max(1, serving)
+    queueing = fleet.index(place.model).queueing
+    shown = [entry[3].capacity for entry in islice(queueing, MAX_BUSY)]
+    serving = sum(shown) * len(queueing) / max(1, len(shown))
+    return need.num_ahead * run_s / max(1.0, serving)
 
 
 def _rank(rated: Rated) -> tuple[bool, bool, float, int, str]:

@@ -25,6 +25,7 @@ class Place:
         in_flight: stages of ours there; `tokens` is what they booked.
         ends: command number of each of them -> when it is predicted to end, in the core's time.
         free_s: when the next stage sent there is predicted to begin; None = at once.
+        kv_limit_bytes: of all its engines.
         last_seq: command number of the last stage sent there.
         readiness: 1 when an engine is awake, 0.5 when one is about to be, else 0.
         ready_in_s: predicted seconds until the readiest engine can serve.
@@ -47,6 +48,7 @@ class Place:
         "failure",
         "free_s",
         "in_flight",
+        "kv_limit_bytes",
         "last_seq",
         "model",
         "name",
@@ -77,6 +79,7 @@ class Place:
         self.ends: dict[int, float] = {}
         self.free_s: float | None = None
         self.last_seq = 0
+        self.kv_limit_bytes = 0
         self.readiness = 0.0
         self.ready_in_s = 0.0
         self.disruption_s: float | None = 0.0
@@ -184,6 +187,7 @@ def describe_place(place: Place, engines: tuple[EngineSnapshot, ...]) -> None:
     """Slots and readiness of a place from the engines that serve it."""
     place.engines = engines
     place.failure = None
+    place.kv_limit_bytes = sum(engine.kv_limit_bytes for engine in engines)
     if not engines:
         assert place.profile is not None
         place.slots = assumed_slots(place.profile)

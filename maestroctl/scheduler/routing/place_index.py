@@ -3,7 +3,7 @@
 Three sorted lists. Keys hold only what changes with an event at the place itself (a snapshot, a
 stage sent or ended), so an event moves one entry: O(log n) comparisons.
 
-- `ready`: awake, a stage sent there begins at once; by (RTT, load, name).
+- `ready`: awake, a stage sent there begins at once; by (lambda RTT - epsilon fit, load, name).
 - `queueing`: as many stages there as it serves; by (predicted beginning + RTT, load, name).
 - `asleep`: the others; by (lambda (T_act + RTT) + mu C_deg - epsilon fit, load, name), those whose
   node cannot make room without ending work last.
@@ -18,7 +18,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 from maestroctl.scheduler.routing.place import Place
-from maestroctl.scheduler.routing.placement_score import EPSILON_S, Weights
+from maestroctl.scheduler.routing.placement_score import EPSILON_S, Weights, estimate_fit
 
 NO_ROOM_S = 1e9
 """Added to the key of places that have no room: behind every other."""
@@ -77,11 +77,11 @@ class PlaceIndex:
         if not place.is_usable or place.blocked_until_s is not None or not place.slots:
             return None, 0.0
         rtt_s = place.node.rtt_s
+        weights = self._weights
         if place.in_flight >= place.slots or place.free_s is not None:
             return self.queueing, (place.free_s or 0.0) + rtt_s
         if place.readiness == 1.0:
-            return self.ready, rtt_s
-        weights = self._weights
+            return self.ready, weights.readiness * rtt_s - EPSILON_S * estimate_fit(place, 0)
         lost_s = NO_ROOM_S if place.disruption_s is None else place.disruption_s
         return self.asleep, (
             weights.readiness * (place.ready_in_s + rtt_s)

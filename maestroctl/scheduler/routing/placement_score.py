@@ -97,7 +97,7 @@ def weigh_place(place: Place, need: StageNeed, now_s: float, *, with_run: bool) 
         place.node.rtt_s,
         place.disruption_s,
         prefix_s,
-        _fit(place, need),
+        estimate_fit(place, need.booked_tokens),
         run_s,
     )
 
@@ -126,14 +126,14 @@ def estimate_queue_s(free_s: float | None, now_s: float) -> float:
     return max(LEAST_WAIT_S, abs(free_s - now_s))
 
 
-def _fit(place: Place, need: StageNeed) -> float:
-    """How full the stage makes what it enters: the KV limit of awake engines, else free memory."""
+def estimate_fit(place: Place, more_tokens: int) -> float:
+    """How full it gets, in [0, 1]: the KV limit of awake engines, else free memory of the node."""
     profile = place.profile
     if profile is None:
         return 0.0
     if place.readiness < 1.0:
         return place.tightness
-    limit = sum(engine.kv_limit_bytes for engine in place.engines)
-    if limit <= 0:
+    if place.kv_limit_bytes <= 0:
         return 0.0
-    return min(1.0, (place.tokens + need.booked_tokens) * profile.kv_bytes_per_token / limit)
+    filled = (place.tokens + more_tokens) * profile.kv_bytes_per_token / place.kv_limit_bytes
+    return filled if filled < 1.0 else 1.0

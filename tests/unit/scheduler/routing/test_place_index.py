@@ -68,10 +68,10 @@ def test_after_any_events_each_place_is_where_it_belongs_and_once(data: st.DataO
         assert all(place.node.name in fleet.nodes for place in index)
 
 
-def test_load_orders_places_that_are_alike() -> None:
+def test_of_places_that_are_alike_the_fuller_comes_first() -> None:
     fleet = FleetState(1)
     for name in NAMES:
         fleet.apply(node(name, slots=5), 0.0, 0.0)
     for seq, name in enumerate(("n1", "n1", "n2"), start=1):
         fleet.reserve(fleet.places(M)[NodeName(name)], seq, 10, 9.0)
-    assert names(fleet.index(M).ready) == ["m@n3", "m@n2", "m@n1"]
+    assert names(fleet.index(M).ready) == ["m@n1", "m@n2", "m@n3"]
