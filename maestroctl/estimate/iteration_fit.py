@@ -10,10 +10,12 @@ so one least-squares problem takes in decoding and prefill at once. `r`, the tim
 outside of iterations (HTTP, tokenizing), is fitted beside the four so that it does not leak into
 them.
 
-Errors count relative to the sample's length, or long prefills would decide everything. No cost is
-negative: of all subsets of columns the one with the least error and no negative cost is taken,
-which for five columns is exact and quick. Samples that the machine disturbed count less (Huber
-weights, a few rounds).
+Errors count relative to the sample's length, or long prefills would decide everything; the length
+is the larger of the measured and the predicted one, so that a sample that came out far too short
+(its tokens reached a starved client all at once) has no more say than one that took far too long.
+No cost is negative: of all subsets of columns the one with the least error and no negative cost is
+taken, which for five columns is exact and quick. Samples that the machine disturbed count less
+(Huber weights, a few rounds).
 """
 
 from __future__ import annotations
@@ -86,16 +88,19 @@ def fit_iteration_cost(samples: Sequence[IterationSample]) -> IterationFit:
     """
     if not samples or any(sample.seconds <= 0 for sample in samples):
         raise ValueError("a fit needs samples, each of more than 0 s")
-    rows = [tuple(value / sample.seconds for value in sample.row) for sample in samples]
-    weights = [1.0] * len(rows)
-    costs = _solve(rows, weights)
+    seconds = [sample.seconds for sample in samples]
+    sums = [sample.row for sample in samples]
+    weights = [1.0] * len(samples)
+    costs = _solve(sums, seconds, weights)
     for _ in range(_ROUNDS):
-        residuals = _residuals(rows, costs)
+        scaled, targets = _scale(sums, seconds, costs)
+        residuals = _residuals(scaled, targets, costs)
         scale = max(_LEAST_SCALE, 1.4826 * median(abs(r) for r in residuals))
         weights = [min(1.0, _HUBER * scale / max(abs(r), 1e-12)) for r in residuals]
-        costs = _solve(rows, weights)
-    errors = sorted(abs(r) for r in _residuals(rows, costs))
-    half = _half_intervals(rows, weights, costs)
+        costs = _solve(scaled, targets, weights)
+    scaled, targets = _scale(sums, seconds, costs)
+    errors = sorted(abs(r) for r in _residuals(scaled, targets, costs))
+    half = _half_intervals(scaled, targets, weights, costs)
     intervals = [
         (max(0.0, cost - width), cost + width) for cost, width in zip(costs, half, strict=True)
     ]
@@ -112,15 +117,30 @@ def fit_iteration_cost(samples: Sequence[IterationSample]) -> IterationFit:
     return IterationFit(IterationCost(*costs[:4]), quality)
 
 
-def _residuals(rows: Rows, costs: Sequence[float]) -> list[float]:
-    """(predicted - measured) / measured of each sample."""
-    return [sum(c * x for c, x in zip(costs, row, strict=True)) - 1.0 for row in rows]
+def _scale(
+    sums: Rows, seconds: Sequence[float], costs: Sequence[float]
+) -> tuple[list[tuple[float, ...]], list[float]]:
+    """Rows and targets over the larger of the measured and the predicted seconds."""
+    lengths = [max(measured, _dot(costs, row)) for row, measured in zip(sums, seconds, strict=True)]
+    rows = [
+        tuple(value / length for value in row) for row, length in zip(sums, lengths, strict=True)
+    ]
+    return rows, [measured / length for measured, length in zip(seconds, lengths, strict=True)]
 
 
-def _solve(rows: Rows, weights: Sequence[float]) -> list[float]:
-    """argmin of sum w (row . costs - 1)^2 over costs >= 0."""
+def _dot(costs: Sequence[float], row: Sequence[float]) -> float:
+    return sum(cost * value for cost, value in zip(costs, row, strict=True))
+
+
+def _residuals(rows: Rows, targets: Sequence[float], costs: Sequence[float]) -> list[float]:
+    """Predicted minus measured, in the lengths of `_scale`: from -1 to 1."""
+    return [_dot(costs, row) - target for row, target in zip(rows, targets, strict=True)]
+
+
+def _solve(rows: Rows, targets: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """argmin of sum w (row . costs - target)^2 over costs >= 0."""
     width = len(rows[0])
-    gram, right = _normal_equations(rows, weights)
+    gram, right = _normal_equations(rows, targets, weights)
     best, best_gain = [0.0] * width, 0.0
     used = [i for i in range(width) if gram[i][i] > 0]
     for size in range(1, len(used) + 1):
@@ -138,27 +158,31 @@ def _solve(rows: Rows, weights: Sequence[float]) -> list[float]:
 
 
 def _normal_equations(
-    rows: Rows, weights: Sequence[float]
+    rows: Rows, targets: Sequence[float], weights: Sequence[float]
 ) -> tuple[list[list[float]], list[float]]:
     width = range(len(rows[0]))
     gram = [
         [sum(w * row[i] * row[j] for w, row in zip(weights, rows, strict=True)) for j in width]
         for i in width
     ]
-    right = [sum(w * row[i] for w, row in zip(weights, rows, strict=True)) for i in width]
+    right = [
+        sum(w * row[i] * t for w, row, t in zip(weights, rows, targets, strict=True)) for i in width
+    ]
     return gram, right
 
 
-def _half_intervals(rows: Rows, weights: Sequence[float], costs: Sequence[float]) -> list[float]:
+def _half_intervals(
+    rows: Rows, targets: Sequence[float], weights: Sequence[float], costs: Sequence[float]
+) -> list[float]:
     """Half widths of the 95 % intervals; 0 for a cost that is held at 0."""
     free = [i for i, cost in enumerate(costs) if cost > 0]
     left = sum(weights) - len(free)
     half = [0.0] * len(costs)
     if left <= 0 or not free:
         return half
-    squares = zip(weights, _residuals(rows, costs), strict=True)
+    squares = zip(weights, _residuals(rows, targets, costs), strict=True)
     variance = sum(w * r * r for w, r in squares) / left
-    gram, _ = _normal_equations(rows, weights)
+    gram, _ = _normal_equations(rows, targets, weights)
     inner = [[gram[i][j] for j in free] for i in free]
     for place, i in enumerate(free):
         unit = [1.0 if other == place else 0.0 for other in range(len(free))]

@@ -48,6 +48,10 @@ from maestroctl.testing.bench.stub_fleet import stub_fleet_toml
 _MODEL = "parity"
 _SEED = 7
 _PROFILE_LIMIT_S = 600.0
+_PROFILE_TRIES = 3
+_GOOD_CHECK = 0.2
+"""A profile whose own check is worse was disturbed, and is measured again: it cannot be blamed on
+the simulator. The last attempt is taken as it is."""
 _STUB_FLAGS = ("--token-interval", "0.01", "--max-num-batched-tokens", "2048")
 """Prompts cost nothing and come in one piece: the stub takes all at once, which no engine does."""
 _REAL_FLEET = """\
@@ -138,14 +142,20 @@ async def _profiled(settings: Settings, fleet: Path) -> Path:
     if found:
         say(f"profile: kept from before, {found[0]}")
         return found[0]
-    say("profile: measuring")
     argv = module_argv(
         "maestroctl", "profile", _MODEL, "--fleet", str(fleet), "--quick", "--out", str(out)
     )
-    code, said = await _command(argv, _PROFILE_LIMIT_S)
-    if code != 0:
-        raise BenchError(f"`maestroctl profile` ended with {code}:\n{said[-2000:]}")
-    return next(iter(sorted(out.glob("*/*.toml"))))
+    for attempt in range(_PROFILE_TRIES):
+        say(f"profile: measuring, attempt {attempt + 1}")
+        code, said = await _command(argv, _PROFILE_LIMIT_S)
+        if code != 0:
+            raise BenchError(f"`maestroctl profile` ended with {code}:\n{said[-2000:]}")
+        path = next(iter(sorted(out.glob("*/*.toml"))))
+        check = load_profile(path).check
+        if check is not None and check.median_error <= _GOOD_CHECK:
+            break
+        say("profile: it does not even predict itself; the machine is busy with something else")
+    return path
 
 
 def _trace(settings: Settings, record: ProfileRecord, model: ModelSpec) -> list[ParityJob]:

@@ -86,6 +86,17 @@ def test_a_disturbed_tenth_of_the_samples_hardly_matters() -> None:
     assert fit.cost.cp_s == pytest.approx(TRUE.cp_s, rel=0.08)
 
 
+@pytest.mark.parametrize("seconds", [1e-5, 1e-3, 100.0])
+def test_one_absurd_sample_has_no_say(seconds: float) -> None:
+    """Seen: a client that got no processor time read all tokens of a run at once."""
+    samples = make_samples(random.Random(4), 0.02)
+    clean = fit_iteration_cost(samples).cost
+    samples.append(IterationSample(seconds, 23, 23, 23 * 28))
+    fit = fit_iteration_cost(samples)
+    assert fit.cost.c0_s == pytest.approx(clean.c0_s, rel=0.02)
+    assert fit.cost.cp_s == pytest.approx(clean.cp_s, rel=0.02)
+
+
 def test_no_cost_is_negative_whatever_was_seen() -> None:
     falling = replace(TRUE, c1_s=-0.001)  # larger batches are faster: noise can look like that
     fit = fit_iteration_cost(make_samples(random.Random(2), 0.01, falling))
