@@ -30,6 +30,7 @@ from maestroctl.live.coordinator.jobs import JobDesk
 from maestroctl.live.coordinator.local_node import LocalNode
 from maestroctl.live.coordinator.node_link import NodeLink
 from maestroctl.live.coordinator.prior import predict_prior
+from maestroctl.live.coordinator.unmeasured import tell_unmeasured
 from maestroctl.live.event_log import open_event_log
 from maestroctl.scheduler.coordinator_core import CoordinatorCore
 from maestroctl.scheduler.events import ShutdownRequested
@@ -111,6 +112,8 @@ class Coordinator:
             stack.push_async_callback(self.gateway.stop)
             pruning = asyncio.create_task(self._prune(store))
             stack.callback(pruning.cancel)
+            telling = asyncio.create_task(tell_unmeasured(self.host, self._options.notify))
+            stack.callback(telling.cancel)
             self._connect_nodes(stack)
             await self.desk.resume()
             self._stack = stack.pop_all()

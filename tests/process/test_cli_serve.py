@@ -159,3 +159,14 @@ async def test_fetch_names_the_folder_and_reports_what_cannot_be_had(
 async def test_module_is_the_command() -> None:
     async with command("--version", program=("-m", "maestroctl")) as process:
         assert (await finish(process)).out.startswith("maestroctl ")
+
+
+async def test_models_nobody_has_measured_are_said_once(fleet: Path, tmp_path: Path) -> None:
+    async with command("serve", fleet, env=home(tmp_path)) as process:
+        said = await read_until(process.stderr, "estimated from geometry")
+        assert "Costs of alpha are estimated" in said
+        done = await interrupt(process)
+    assert done.code == 0, done.err
+    assert "estimated from geometry" not in done.err
+    log = next((tmp_path / "home" / "nodes").glob("*/daemon.log")).read_text()
+    assert log.count("model alpha: there is no profile for") == 1
