@@ -130,12 +130,21 @@ def models_table(models: Iterable[Mapping[str, Any]]) -> Table:
     return made
 
 
+def rtt_text(rtt_s: float | None) -> str:
+    """A round trip in milliseconds; a dash before the first is measured."""
+    return "–" if rtt_s is None else f"{rtt_s * 1e3:.1f} ms"
+
+
 def devices_table(devices: Iterable[Mapping[str, Any]]) -> Table:
     """Memory of each device as booked and as read."""
-    made = table("NODE", "DEVICE", ("BUDGET", "right"), ("BOOKED", "right"), ("USED", "right"))
+    made = table(
+        "NODE", ("RTT", "right"), "DEVICE", ("BUDGET", "right"), ("BOOKED", "right"),
+        ("USED", "right"),
+    )  # fmt: skip
     for row in devices:
         made.add_row(
             row["node"],
+            rtt_text(row.get("rtt_s")),
             row["device"],
             bytes_text(row["budget_bytes"]),
             bytes_text(row["booked_bytes"]),

@@ -70,6 +70,7 @@ class NodeSnapshot:
         profiles: cost of each model it may run, on its devices.
         never_fits: models that can never run here, with the reason.
         curve: degradation curve (bytes freed, cost in seconds), at most 8 rising points.
+        rtt_s: round trip as the coordinator measures it; the node itself leaves it out.
     """
 
     node: NodeName
@@ -83,3 +84,4 @@ class NodeSnapshot:
     never_fits: tuple[tuple[ModelName, str], ...] = ()
     curve: tuple[tuple[int, float], ...] = ()
     draining: bool = False
+    rtt_s: float | None = None

@@ -175,9 +175,10 @@ def _engine_fields(engine: EngineSnapshot, now_s: float) -> dict[str, Any]:
 
 def _node_fields(snapshot: NodeSnapshot | None, now_s: float) -> dict[str, Any]:
     if snapshot is None:
-        return {"connected": False, "draining": False, "age_s": None, "devices": []}
+        return {"connected": False, "draining": False, "age_s": None, "rtt_s": None, "devices": []}
     return {
         "connected": True,
+        "rtt_s": snapshot.rtt_s,
         "draining": snapshot.draining,
         "age_s": max(0.0, now_s - snapshot.as_of_s),
         "devices": snapshot.devices,

@@ -17,7 +17,9 @@ def ps(url: UrlOption = None, as_json: JsonOption = False) -> None:
         return
     terminal.out.print(render.models_table(document["models"]))
     devices = [
-        {"node": node["node"], **device} for node in document["nodes"] for device in node["devices"]
+        {"node": node["node"], "rtt_s": node.get("rtt_s"), **device}
+        for node in document["nodes"]
+        for device in node["devices"]
     ]
     if devices:
         terminal.out.print()

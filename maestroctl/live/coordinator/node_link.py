@@ -172,7 +172,7 @@ class NodeLink:
             else replace(engine, idle_since_s=engine.idle_since_s + shift_s)
             for engine in snapshot.engines
         )
-        return replace(snapshot, as_of_s=now_s, engines=engines)
+        return replace(snapshot, as_of_s=now_s, engines=engines, rtt_s=self._rtt_s or None)
 
     async def _ping(self, control: ControlConnection[NodeMessage]) -> None:
         while True:

@@ -95,6 +95,7 @@ def node_view(snapshot: NodeSnapshot, now_s: float) -> dict[str, Any]:
         "node": snapshot.node,
         "cluster": snapshot.cluster,
         "age_s": max(0.0, now_s - snapshot.as_of_s),
+        "rtt_s": snapshot.rtt_s,
         "draining": snapshot.draining,
         "devices": [msgspec.to_builtins(device) for device in snapshot.devices],
         "engines": [engine_view(engine, now_s) for engine in snapshot.engines],

@@ -1,0 +1,163 @@
+"""Several nodes in two clusters: one killed under load, its return, the round trip."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+
+from maestroctl.cli.wiring import Coordinator
+from maestroctl.domain.engine import EngineStatus
+from maestroctl.domain.ids import ModelName, NodeName
+from maestroctl.domain.messages import ModelAction
+from tests.support.product import (
+    chat,
+    processes_under,
+    running_coordinator,
+    stub_fleet,
+    until,
+)
+
+MODEL = ModelName("alpha")
+NODES = ("local", "near", "far")
+
+MORE_NODES = """
+[[cluster]]
+name = "edge"
+[[cluster]]
+name = "abroad"
+rtt_ms = 150
+[[node]]
+name = "near"
+cluster = "edge"
+memory = "4 GiB"
+linger_s = 8
+[[node]]
+name = "far"
+cluster = "abroad"
+memory = "4 GiB"
+linger_s = 8
+[policy]
+routing = "maestro"
+"""
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Coordinator]:
+    """Three daemons, one model on each, awake everywhere."""
+    flags = ("--token-interval", "0.03")
+    spec = stub_fleet(
+        tmp_path, memory="4 GiB", flags=flags, extra=MORE_NODES, model_extra="max_batch = 2"
+    )
+    async with running_coordinator(spec, tmp_path) as coordinator:
+        await until(lambda: len(coordinator.host.snapshots) == len(NODES))
+        for name in NODES:
+            await until(lambda name=name: _knows(coordinator, name))
+            error = await coordinator.host.links[NodeName(name)].model_action(
+                MODEL, ModelAction.WAKE
+            )
+            assert error is None
+        await until(lambda: all(_is_awake(coordinator, name) for name in NODES), 30.0)
+        yield coordinator
+
+
+def _knows(coordinator: Coordinator, name: str) -> bool:
+    return bool(coordinator.host.snapshots[NodeName(name)].engines)
+
+
+def _is_awake(coordinator: Coordinator, name: str) -> bool:
+    snapshot = coordinator.host.snapshots.get(NodeName(name))
+    return snapshot is not None and any(e.status.is_awake for e in snapshot.engines)
+
+
+async def ask(coordinator: Coordinator, tokens: int) -> int:
+    """HTTP status of one request."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(
+            coordinator.url + "/v1/chat/completions", json=chat(f"TOKENS {tokens} go")
+        ) as response,
+    ):
+        await response.read()
+        return response.status
+
+
+def busy_nodes(coordinator: Coordinator) -> Counter[str]:
+    return Counter(str(view.node) for view in coordinator.host.core.in_flight())
+
+
+def daemon_of(tmp_path: Path, name: str) -> psutil.Process:
+    words = f"--name {name}"
+    (found,) = [
+        p
+        for p in processes_under(tmp_path)
+        if "maestroctl.live.node" in " ".join(p.cmdline()) and words in " ".join(p.cmdline())
+    ]
+    return found
+
+
+async def test_work_fills_the_near_nodes_first_and_then_the_far_one(fleet: Coordinator) -> None:
+    first = [asyncio.create_task(ask(fleet, 60)) for _ in range(4)]
+    await until(lambda: sum(busy_nodes(fleet).values()) == 4)
+    assert busy_nodes(fleet)["far"] == 0, "150 ms away"
+    more = [asyncio.create_task(ask(fleet, 60)) for _ in range(5)]
+    await until(lambda: busy_nodes(fleet)["far"] > 0)
+    assert set(await asyncio.gather(*first, *more)) == {200}
+
+
+async def test_a_node_killed_under_load_loses_no_request_that_had_not_begun(
+    fleet: Coordinator, tmp_path: Path
+) -> None:
+    asked = [asyncio.create_task(ask(fleet, 40)) for _ in range(9)]
+    await until(lambda: busy_nodes(fleet)["near"] > 0)
+    daemon_of(tmp_path, "near").send_signal(signal.SIGKILL)
+    await until(lambda: NodeName("near") not in fleet.host.snapshots)
+    assert busy_nodes(fleet)["near"] == 0
+    answers = Counter(await asyncio.gather(*asked))
+    assert answers[200] >= 6, "the stages of the other nodes are not concerned"
+    assert set(answers) <= {200, 502}, "one whose answer had begun ends as failed, and only once"
+
+    await until(lambda: NodeName("near") in fleet.host.snapshots, 40.0)
+    await until(lambda: _is_awake(fleet, "near"), 40.0)
+    again = [asyncio.create_task(ask(fleet, 60)) for _ in range(6)]
+    await until(lambda: busy_nodes(fleet)["near"] > 0)
+    assert set(await asyncio.gather(*again)) == {200}
+
+
+async def test_nobody_waits_for_a_start_where_an_awake_engine_is_free_elsewhere(
+    fleet: Coordinator,
+) -> None:
+    """The near node gives its engine up by hand."""
+    error = await fleet.host.links[NodeName("near")].model_action(MODEL, ModelAction.EVICT)
+    assert error is None
+    await until(
+        lambda: all(
+            e.status is EngineStatus.STOPPED for e in fleet.host.snapshots[NodeName("near")].engines
+        )
+    )
+    assert [await ask(fleet, 2) for _ in range(3)] == [200, 200, 200]
+    assert not _is_awake(fleet, "near")
+
+
+async def test_the_round_trip_is_measured_and_shown(fleet: Coordinator) -> None:
+    async def shown() -> dict[str, Any] | None:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(fleet.url + "/api/ps") as response,
+        ):
+            document = await response.json()
+        rtts = {node["node"]: node["rtt_s"] for node in document["nodes"]}
+        return rtts if all(rtts.get(name) for name in NODES) else None
+
+    rtts = await until(shown)
+    assert all(0 < rtt_s < 1 for rtt_s in rtts.values())
+    nodes = fleet.host.core._tables.fleet.nodes
+    assert nodes[NodeName("far")].rtt_s == 0.15, "as declared"
+    assert 0 < nodes[NodeName("near")].rtt_s < 0.1, "as measured"
