@@ -28,13 +28,14 @@ from maestroctl.sim.world import WorldSpec
 
 POLICIES = (
     *("single_node", "nearest", "round_robin", "least_loaded", "power_of_two"),
-    *("bin_packing", "affinity", "fitness", "maestro", "cross_cluster"),
+    *("bin_packing", "affinity", "maestro", "maestroctl"),
 )
 MODELS = ("qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b")
 SHARES = (0.5, 0.25, 0.15, 0.1)
 """Long-tailed popularity: a few models are hot."""
 NODES = 4
 RTTS_S = (0.002, 0.020, 0.060, 0.120)
+BASELINE, PAPER_REDUCTION = "nearest", 0.583
 RATE_RPS = 4.0
 CV = 3.0
 
@@ -56,7 +57,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
         },
         paper="bin packing: -58.3 % queueing delay; affinity improves further",
     )
-    delays: dict[str, float] = {}
+    delays: dict[str, tuple[float, ...]] = {}
     for policy in known_routings(POLICIES):
         figures = runner.over_seeds(
             lambda seed: with_policy(_spec(scale, source, seed), routing=policy),  # noqa: B023
@@ -64,7 +65,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
             policy,
         )
         delay = estimate([f["all"]["ttft_s"]["mean"] for f in figures])
-        delays[policy] = delay.mean
+        delays[policy] = delay.values
         experiment.rows.append(
             {
                 "policy": policy,
@@ -76,13 +77,25 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
                 "less_than_nearest": None,
             }
         )
-    base = delays.get("nearest")
+    base = delays[BASELINE]
+    reductions = {
+        name: estimate([1 - mine / its for mine, its in zip(values, base, strict=True)])
+        for name, values in delays.items()
+    }
     for row in experiment.rows:
-        row["less_than_nearest"] = 1 - row["delay_s"].mean / base if base else None
-    experiment.headline = {"delay_s": delays}
-    if base:
-        experiment.headline["reduction"] = {name: 1 - d / base for name, d in delays.items()}
-    experiment.notes.append("Delay is the mean time to first token: queue, activation and prefill.")
+        row["less_than_nearest"] = reductions[row["policy"]]
+    experiment.headline = {
+        "bin_packing_reduction": reductions["bin_packing"].mean,
+        "paper_bin_packing_reduction": PAPER_REDUCTION,
+        "delay_s": {name: estimate(values).mean for name, values in delays.items()},
+        "reduction": {name: value.document() for name, value in reductions.items()},
+    }
+    experiment.notes += [
+        "Delay is the mean time to first token: queue, activation and prefill.",
+        "less_than_nearest: part of the delay of `nearest` that is saved, seed by seed.",
+        "The paper names no baseline for its 58.3 %; the nearest cluster with a free slot is what"
+        " a fleet without a scheduler does.",
+    ]
     return experiment
 
 
