@@ -248,6 +248,7 @@ class FakeControl:
     actions: list[tuple[str, str]] = field(default_factory=list)
     action_error: str | None = None
     submit_error: Exception | None = None
+    resets: list[tuple[str | None, str | None, str | None]] = field(default_factory=list)
     live: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
     open_feeds: int = 0
     clock_s: float | None = None
@@ -301,6 +302,15 @@ class FakeControl:
 
     async def decisions(self, subject: str, *, limit: int) -> list[dict[str, Any]]:
         return [{"subject": subject, "kind": "route"}][:limit]
+
+    def predictor_status(self) -> dict[str, Any]:
+        return {"service": {"state": "off"}}
+
+    def predictor_reset(
+        self, workflow: str | None = None, role: str | None = None, model: str | None = None
+    ) -> int:
+        self.resets.append((workflow, role, model))
+        return 3
 
     async def events(self, _job_id: JobId | None = None) -> AsyncIterator[dict[str, Any]]:
         self.open_feeds += 1

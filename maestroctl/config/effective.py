@@ -42,6 +42,7 @@ def _instances(loaded: LoadedFleet) -> Iterator[tuple[str, Table, Any]]:
     yield "policy", schema.POLICY, fleet.policy
     yield "tools", schema.TOOLS, fleet.tools
     yield "event_log", schema.EVENT_LOG, fleet.event_log
+    yield "predictor", schema.PREDICTOR, fleet.predictor
     for name, engine in fleet.engines.items():
         yield f"engine.{name}", schema.ENGINE, engine
     for cluster in fleet.clusters.values():

@@ -18,6 +18,7 @@ from maestroctl.domain.fleet import (
     ClusterSpec,
     CoordinatorSpec,
     EventLogSpec,
+    PredictorSpec,
     FleetSpec,
     GroupSpec,
     NodeSpec,
@@ -79,6 +80,7 @@ class FleetLoader:
             policy,
             tools,
             event_log=self._event_log(),
+            predictor=self._predictor(),
         )
 
     # --- single tables ---
@@ -118,6 +120,10 @@ class FleetLoader:
     def _event_log(self) -> EventLogSpec:
         spec: EventLogSpec = self._single("event_log", EventLogSpec)
         return replace(spec, folder=self._path(spec.folder)) if spec.folder else spec
+
+    def _predictor(self) -> PredictorSpec:
+        spec: PredictorSpec = self._single("predictor", PredictorSpec)
+        return replace(spec, artifact=self._path(spec.artifact)) if spec.artifact else spec
 
     def _has(self, name: str) -> bool:
         return self._source.is_table((name,))

@@ -43,6 +43,7 @@ from maestroctl.domain.fleet import (
     EventLogSpec,
     GroupSpec,
     NodeSpec,
+    PredictorSpec,
     ToolsSpec,
 )
 from maestroctl.domain.llm import EngineKind, EngineSpec, ModelSpec
@@ -253,6 +254,30 @@ EVENT_LOG = Table(
     EventLogSpec,
 )
 
+PREDICTOR = Table(
+    "[predictor]",
+    "What is known of a stage before it runs: learned models in a process of their own, corrected"
+    " by what this fleet's stages teach. Without the package extra `predict` only the latter.",
+    (
+        Key("enabled", BOOLEAN, "Start the process with the learned models."),
+        Key(
+            "artifact",
+            TEXT,
+            "File made by `maestroctl predictor train`; a relative path starts at the folder of"
+            " this file.",
+            absent="the one that ships",
+        ),
+        Key(
+            "budget_ms",
+            milliseconds(60),
+            "How long a stage waits for its prediction at most; with a free slot it does not"
+            " wait at all.",
+            field="budget_s",
+        ),
+    ),
+    PredictorSpec,
+)
+
 ENGINE = Table(
     "[engine.NAME]",
     "A program that runs models, in an environment of its own. `default` is used by models that"
@@ -457,7 +482,11 @@ SINGLE_TABLES = {
     "policy": POLICY,
     "tools": TOOLS,
     "event_log": EVENT_LOG,
+    "predictor": PREDICTOR,
 }
 LIST_TABLES = {"cluster": CLUSTER, "node": NODE, "group": GROUP, "model": MODEL}
-ALL_TABLES = (COORDINATOR, POLICY, TOOLS, EVENT_LOG, ENGINE, CLUSTER, NODE, GROUP, MODEL)
+ALL_TABLES = (
+    *(COORDINATOR, POLICY, TOOLS, EVENT_LOG, PREDICTOR),
+    *(ENGINE, CLUSTER, NODE, GROUP, MODEL),
+)
 TOP_LEVEL = (*SINGLE_TABLES, "engine", *LIST_TABLES)

@@ -110,6 +110,21 @@ class EventLogSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictorSpec:
+    """``[predictor]``.
+
+    Attributes:
+        enabled: start the process with the learned models; False = running figures alone.
+        artifact: file of a trained model; None = the one that ships.
+        budget_s: how long a stage waits for a prediction at most.
+    """
+
+    enabled: bool = True
+    artifact: str | None = None
+    budget_s: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
 class FleetSpec:
     """The whole of a `fleet.toml`, defaults filled in and names checked."""
 
@@ -122,6 +137,7 @@ class FleetSpec:
     policy: PolicySpec = field(default_factory=PolicySpec)
     tools: ToolsSpec = field(default_factory=ToolsSpec)
     event_log: EventLogSpec = field(default_factory=EventLogSpec)
+    predictor: PredictorSpec = field(default_factory=PredictorSpec)
 
     def resolve(self, name: str) -> tuple[ModelName, ...]:
         """Candidate models for what a client calls `name`; empty when unknown.

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from maestroctl.gateway import jobs_api, models_api, status_api
+from maestroctl.gateway import jobs_api, models_api, predictor_api, status_api
 from maestroctl.gateway.auth import BrowserGuard, KeyRing, is_loopback
 from maestroctl.gateway.endpoints import add_catch_all, add_inference_route, add_route
 from maestroctl.gateway.exchange import Gateway
@@ -90,6 +90,8 @@ def _add_control_routes(app: web.Application, gateway: Gateway) -> None:
         "/api/events": {"GET": status_api.events},
         "/api/models/{name:.+}/{action}": {"POST": models_api.model_action},
         "/api/decisions": {"GET": status_api.decisions},
+        "/api/predictor/status": {"GET": predictor_api.status},
+        "/api/predictor/reset": {"POST": predictor_api.reset},
     }
     for path, methods in routes.items():
         add_route(app, gateway, path, methods)

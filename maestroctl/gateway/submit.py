@@ -167,6 +167,16 @@ class ControlService(Protocol):
         """
         ...
 
+    def predictor_status(self) -> dict[str, Any]:
+        """What the predictors are, how they do, and what was learned here."""
+        ...
+
+    def predictor_reset(
+        self, workflow: str | None = None, role: str | None = None, model: str | None = None
+    ) -> int:
+        """Forget what belongs to all names given (none = everything); how many cells that was."""
+        ...
+
     def events(self, job_id: JobId | None = None) -> AsyncIterator[dict[str, Any]]:
         """Live events (``type`` and fields), of one job or of all; ends when the job is over."""
         ...

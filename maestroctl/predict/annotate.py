@@ -22,6 +22,8 @@ from maestroctl.predict.stage_input import StageInput
 
 _ONE = 1.0
 _FALLBACK_P_TOOL = 0.5
+NEUTRAL = 0.5
+"""Confidence in models that the router knows nothing of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def annotate(
         output_q90=q90,
         p_tool=_certain_p_tool(stage, _FALLBACK_P_TOOL if spoke is None else spoke.p_tool),
         total_tokens={ModelName(m): max(q50, figures.total) for m, figures in told.items()},
-        confidence=_confidence(said),
+        confidence=_confidence(stage, said),
         rank_score=q50,
         source=_source(told),
     )
@@ -97,6 +99,11 @@ def learn_total(
     )
 
 
+def count_miss(annotation: Annotation, model: str, state: OnlineState) -> None:
+    """A running stage has passed its quantile; its `Observation` must say `miss_counted`."""
+    state.count_miss(_key(annotation.stage, model))
+
+
 def _key(stage: StageInput, model: str) -> StageKey:
     return StageKey(stage.workflow, stage.role, stage.step, model)
 
@@ -107,9 +114,18 @@ def _certain_p_tool(stage: StageInput, p_tool: float) -> float:
     return p_tool if stage.tool_choice in ("auto", "") else _ONE
 
 
-def _confidence(said: Mapping[str, RawPrediction]) -> dict[ModelName, float]:
+def _confidence(stage: StageInput, said: Mapping[str, RawPrediction]) -> dict[ModelName, float]:
+    """A value for every candidate once the router spoke of one of them.
+
+    A model without a head gets the mean of the others: neither sought nor shunned. When no
+    candidate has a head all get `NEUTRAL`, so that only speed and length decide.
+    """
     raw = said.get("model")
-    return {} if raw is None else {ModelName(m): q for m, q in raw.confidence.items()}
+    if raw is None or len(stage.candidates) < 2:
+        return {}
+    known = raw.confidence
+    neutral = sum(known.values()) / len(known) if known else NEUTRAL
+    return {ModelName(model): known.get(model, neutral) for model in stage.candidates}
 
 
 def _source(told: Mapping[str, Calibrated]) -> str:

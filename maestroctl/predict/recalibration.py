@@ -120,6 +120,22 @@ class Calibrated:
 
 
 @dataclass(frozen=True, slots=True)
+class Summary:
+    """The state at a glance.
+
+    Attributes:
+        cells: groups with figures of their own.
+        coverage_q90: share of recent stages that stayed within their 0.9 quantile; aim 0.9.
+        bias: mean log error of the learned model before correction; above 0 = too short.
+    """
+
+    cells: int
+    observations: int
+    coverage_q90: float | None
+    bias: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What came out of a stage.
 
@@ -127,11 +143,13 @@ class Observation:
         output_tokens: seen so far when `censored`, else the final length.
         censored: the stage was aborted or cancelled: the length is a lower bound.
         remaining_tokens: this and all later stages; None until the job ended.
+        miss_counted: `count_miss` was called for it while it ran.
     """
 
     output_tokens: int
     censored: bool = False
     remaining_tokens: int | None = None
+    miss_counted: bool = False
 
 
 class OnlineState:
@@ -139,6 +157,8 @@ class OnlineState:
 
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
+        self._changed: set[str] = set()
+        """Groups touched or dropped since `take_changes`."""
         self.observed = 0
 
     # -- reading ---------------------------------------------------------------------------------
@@ -252,10 +272,18 @@ class OnlineState:
         for name in key.path():
             group = self._touch(name)
             self._learn_length(group, experts, seen, learn_experts=name == key.path()[0])
-            self._learn_coverage(group, told, seen, missed)
+            group.scores.add(seen - math.log1p(told.base_q90))
+            if not observation.miss_counted:
+                _count_coverage(group, missed)
+            _learn_error(group, abs(seen - math.log1p(told.q50)))
         self.observed += 1
         if observation.remaining_tokens is not None and not observation.censored:
             self.observe_total(key, experts, observation.remaining_tokens, position)
+
+    def count_miss(self, key: StageKey) -> None:
+        """A stage that still runs has passed its quantile: the level moves without waiting."""
+        for name in key.path():
+            _count_coverage(self._touch(name), missed=True)
 
     def observe_total(
         self,
@@ -283,8 +311,11 @@ class OnlineState:
         """The group of this name, made when new; the least recently touched gives way."""
         group = self._groups.pop(name, None) or _Group()
         self._groups[name] = group
+        self._changed.add(name)
         if len(self._groups) > MAX_GROUPS:
-            del self._groups[next(iter(self._groups))]
+            oldest = next(iter(self._groups))
+            del self._groups[oldest]
+            self._changed.add(oldest)
         return group
 
     def _complete(self, key: StageKey, floor: float) -> float:
@@ -313,18 +344,6 @@ class OnlineState:
                 expert.observe(math.log1p(max(0.0, figures.q50)), seen)
         group.lengths.add(seen)
 
-    @staticmethod
-    def _learn_coverage(group: _Group, told: Calibrated, seen: float, missed: bool) -> None:
-        group.scores.add(seen - math.log1p(told.base_q90))
-        moved = group.level + _LEVEL_STEP * (missed - (1 - COVERAGE))
-        group.level = max(_LEVEL_BOUNDS[0], min(_LEVEL_BOUNDS[1], moved))
-        group.misses = _MEMORY * group.misses + (1 - _MEMORY) * missed
-        error = abs(seen - math.log1p(told.q50))
-        if group.error_slow == 0.0:
-            group.error_fast = group.error_slow = error
-        group.error_fast = _DRIFT_FAST * group.error_fast + (1 - _DRIFT_FAST) * error
-        group.error_slow = _DRIFT_SLOW * group.error_slow + (1 - _DRIFT_SLOW) * error
-
     # -- keeping ---------------------------------------------------------------------------------
 
     def drift(self) -> dict[str, dict[str, float]]:
@@ -346,15 +365,51 @@ class OnlineState:
         for group in self._groups.values():
             group.experts.pop(name, None)
             group.total_experts.pop(name, None)
+        self._changed.update(self._groups)
 
-    def reset(self, workflow: str | None = None) -> None:
-        """Forget one workflow, or everything."""
-        if workflow is None:
-            self._groups.clear()
-            self.observed = 0
-            return
-        for name in [n for n in self._groups if n.partition("\x1f")[0] == workflow]:
+    def reset(
+        self, workflow: str | None = None, role: str | None = None, model: str | None = None
+    ) -> int:
+        """Forget what belongs to all of the names given; with none given, everything.
+
+        Returns:
+            How many groups were forgotten.
+        """
+        wanted = (workflow, role, None, model)
+        doomed = [name for name in self._groups if _matches(name, wanted)]
+        for name in doomed:
             del self._groups[name]
+        self._changed.update(doomed)
+        if not self._groups:
+            self.observed = 0
+        return len(doomed)
+
+    def summary(self) -> Summary:
+        """How many figures there are and how good they were; for people."""
+        everything = self._groups.get("*")
+        experts = [
+            (expert.count, expert.bias)
+            for group in self._groups.values()
+            if (expert := group.experts.get("model")) is not None
+        ]
+        known = sum(count for count, _ in experts)
+        return Summary(
+            cells=len(self._groups),
+            observations=self.observed,
+            coverage_q90=None if everything is None else 1 - everything.misses,
+            bias=sum(count * bias for count, bias in experts) / known if known else None,
+        )
+
+    def take_changes(self) -> dict[str, dict[str, Any] | None]:
+        """Groups that changed since the last call, as plain values; None = forgotten.
+
+        The state is written down piece by piece, since all of it may be large.
+        """
+        changed, self._changed = self._changed, set()
+        return {
+            name: _group_to_json(group) if (group := self._groups.get(name)) else None
+            for name in sorted(changed)
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as plain values."""
@@ -377,6 +432,28 @@ class OnlineState:
         state.observed = int(raw["observed"])
         state._groups = {name: _group_from_json(group) for name, group in raw["groups"].items()}
         return state
+
+
+def _count_coverage(group: _Group, missed: bool) -> None:
+    """Adaptive conformal inference: level += step * (missed - (1 - coverage))."""
+    moved = group.level + _LEVEL_STEP * (missed - (1 - COVERAGE))
+    group.level = max(_LEVEL_BOUNDS[0], min(_LEVEL_BOUNDS[1], moved))
+    group.misses = _MEMORY * group.misses + (1 - _MEMORY) * missed
+
+
+def _learn_error(group: _Group, error: float) -> None:
+    if group.error_slow == 0.0:
+        group.error_fast = group.error_slow = error
+    group.error_fast = _DRIFT_FAST * group.error_fast + (1 - _DRIFT_FAST) * error
+    group.error_slow = _DRIFT_SLOW * group.error_slow + (1 - _DRIFT_SLOW) * error
+
+
+def _matches(name: str, wanted: tuple[str | None, ...]) -> bool:
+    parts = name.split("\x1f")
+    return all(
+        value is None or (place < len(parts) and parts[place] == value)
+        for place, value in enumerate(wanted)
+    )
 
 
 def _total_name(key: StageKey, position: int) -> str:

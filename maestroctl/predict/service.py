@@ -20,6 +20,8 @@ import asyncio
 import contextlib
 import os
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,7 @@ from maestroctl.predict.wire import BrokenFrame, pack_frame, read_frame
 
 MAX_BATCH = 32
 MAX_WAIT_S = 0.002
+_END_GRACE_S = 1.0
 
 
 class Answers(Protocol):
@@ -130,14 +133,23 @@ class PredictorService:
 
 
 async def _serve_until_orphaned(service: PredictorService, socket: Path) -> None:
+    loop = asyncio.get_running_loop()
     serving = asyncio.create_task(service.serve(socket))
-    orphaned = asyncio.create_task(asyncio.to_thread(sys.stdin.buffer.read))
-    done, _ = await asyncio.wait({serving, orphaned}, return_when=asyncio.FIRST_COMPLETED)
-    serving.cancel()
+    threading.Thread(target=_end_when_orphaned, args=(loop, serving, socket), daemon=True).start()
     with contextlib.suppress(asyncio.CancelledError):
         await serving
-    for task in done:
-        task.result()
+
+
+def _end_when_orphaned(
+    loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None], socket: Path
+) -> None:
+    """Ends the process when the host is gone, even when the loop hangs in a model."""
+    sys.stdin.buffer.read()
+    with contextlib.suppress(RuntimeError):  # the loop is closed: it ends by itself
+        loop.call_soon_threadsafe(serving.cancel)
+    time.sleep(_END_GRACE_S)
+    socket.unlink(missing_ok=True)
+    os._exit(0)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -87,8 +87,9 @@ class ServiceProcess:
             self._socket.unlink()  # a crashed child's; its presence means "listening"
         # One thread: the process has one core, and OpenMP threads that spin would steal another.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        # A session of its own: Ctrl-C is for the host, which ends it once it has drained.
         self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.PIPE, env=environment
+            *self._command, stdin=asyncio.subprocess.PIPE, env=environment, start_new_session=True
         )
 
     async def _keep_alive(self) -> None:

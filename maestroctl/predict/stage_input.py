@@ -75,8 +75,9 @@ def build_stage_input(
     descriptor: StageDescriptor, text: StageText, history: JobHistory
 ) -> StageInput:
     """Cut the text, take the history's snapshot and put both beside the descriptor."""
-    prompt = text.rest + text.last_user
-    tail = cut_tail(prompt)
+    # Only the end is looked at: joining a prompt of 200,000 tokens would copy a megabyte.
+    tail = cut_tail(cut_tail(text.rest) + cut_tail(text.last_user))
+    prompt_chars = len(text.rest) + len(text.last_user)
     return StageInput(
         candidates=tuple(str(model) for model in descriptor.candidates),
         workflow=descriptor.workflow,
@@ -96,6 +97,6 @@ def build_stage_input(
         prompt_tokens=descriptor.prompt_tokens.full,
         system=cut_system(text.system),
         tail=tail,
-        tail_offset=len(prompt) - len(tail),
+        tail_offset=prompt_chars - len(tail),
         history=history.snapshot(descriptor.role, descriptor.step, tail),
     )

@@ -1,0 +1,85 @@
+"""Keeps the predictors' running figures in the state database, one row per group that changed.
+
+Written every `SAVE_EVERY_S` and at the end, so a coordinator that is killed forgets a few seconds
+at most. Figures that cannot be read (another version) are left out: they are learned again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+
+from maestroctl.errors import SchemaMismatch, StoreError
+from maestroctl.live.coordinator.prediction_desk import PredictionDesk
+from maestroctl.predict.recalibration import STATE_VERSION, OnlineState
+from maestroctl.store.database import Store
+from maestroctl.store.journal import Journal
+from maestroctl.store.rows import MetaRow
+
+SAVE_EVERY_S = 2.0
+_PREFIX = "online/"
+_HEAD = _PREFIX
+"""Key of the row with the version and the count; groups have their name behind it."""
+_MAX_GROUPS_A_TURN = 200
+"""Groups turned into text before the event loop gets its turn: about 5 ms."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def load_online(store: Store) -> OnlineState:
+    """What an earlier coordinator learned; empty when there is nothing that fits."""
+    found = store.metas(_PREFIX)
+    head = found.pop(_HEAD, None)
+    if head is None:
+        return OnlineState()
+    try:
+        groups = {name[len(_PREFIX) :]: json.loads(text) for name, text in found.items() if text}
+        return OnlineState.from_json({**json.loads(head), "groups": groups})
+    except (SchemaMismatch, ValueError, KeyError, TypeError) as exc:
+        _LOG.warning("running figures of the predictors cannot be read, starting anew: %s", exc)
+        store.forget_metas(_PREFIX)
+        return OnlineState()
+
+
+class OnlineKeeper:
+    """Writes the figures down while the coordinator runs."""
+
+    def __init__(self, desk: PredictionDesk, journal: Journal) -> None:
+        self._desk = desk
+        self._journal = journal
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to write now and then."""
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Write the rest."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self.save()
+
+    async def save(self) -> None:
+        """Hand everything that changed to the journal."""
+        state = self._desk.state
+        while changes := state.take_changes(_MAX_GROUPS_A_TURN):
+            rows = [MetaRow(_PREFIX + name, _text(group)) for name, group in changes.items()]
+            rows.append(MetaRow(_HEAD, _text({"version": STATE_VERSION, "observed": state.observed})))
+            self._journal.write(rows)
+            await asyncio.sleep(0)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_EVERY_S)
+            self._desk.sweep()
+            with contextlib.suppress(StoreError):  # reported by the journal already
+                await self.save()
+
+
+def _text(value: object) -> str:
+    """A forgotten group is an empty row; `Store.metas` drops those at the next start."""
+    return "" if value is None else json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,111 @@
+"""The process with the learned models, as the coordinator has it: on, off, or not installed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from maestroctl.domain.fleet import PredictorSpec
+from maestroctl.errors import ConfigError
+from maestroctl.predict.artifact_facts import ArtifactFacts, read_facts
+from maestroctl.predict.client import PredictorClient
+from maestroctl.predict.service_process import ServiceProcess
+from maestroctl.predict.shipped import SHIPPED_DIGEST, SHIPPED_PATH
+
+_MAX_SOCKET_PATH = 107
+_EXTRA = ("lightgbm", "numpy")
+
+
+class LearnedModels:
+    """The predictor process of one coordinator and the way to ask it.
+
+    Args:
+        folder: where its socket goes; one in the temporary folder is made when the path is long.
+
+    Attributes:
+        client: None = there is no process.
+        why_off: one line for people when there is none.
+    """
+
+    def __init__(self, spec: PredictorSpec, folder: Path) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._temporary: Path | None = None
+        self._process: ServiceProcess | None = None
+        self.client: PredictorClient | None = None
+        self.facts: ArtifactFacts | None = None
+        self.why_off = ""
+
+    async def start(self) -> None:
+        """Start the process, unless there can be none; it listens some seconds later.
+
+        Raises:
+            ConfigError: the artifact of the fleet file is not there.
+        """
+        if not self._spec.enabled:
+            self.why_off = "[predictor] enabled is false"
+            return
+        if any(importlib.util.find_spec(name) is None for name in _EXTRA):
+            self.why_off = "the extra `maestroctl[predict]` is not installed"
+            return
+        path = SHIPPED_PATH if self._spec.artifact is None else Path(self._spec.artifact)
+        if not path.is_file():
+            raise ConfigError(
+                f"there is no predictor artifact {path}",
+                hint="leave [predictor] artifact out to use the one that ships",
+            )
+        self.facts = read_facts(path)
+        socket = self._socket()
+        digest = SHIPPED_DIGEST if self._spec.artifact is None else None
+        self._process = ServiceProcess(socket, path, digest=digest)
+        self.client = PredictorClient(socket, budget_s=self._spec.budget_s)
+        await self._process.start()
+
+    @property
+    def state(self) -> str:
+        """``running``, ``starting``, ``not_installed`` or ``off``."""
+        if self._process is not None:
+            return "running" if self._process.is_listening else "starting"
+        return "off" if not self._spec.enabled else "not_installed"
+
+    @property
+    def restarts(self) -> int:
+        """How often the process had to be started again."""
+        return 0 if self._process is None else self._process.restarts
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process."""
+        return None if self._process is None else self._process.pid
+
+    async def close(self) -> None:
+        """End the process."""
+        if self.client is not None:
+            await self.client.close()
+        if self._process is not None:
+            await self._process.stop()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _socket(self) -> Path:
+        name = f"predictor-{os.getpid()}.sock"
+        socket = self._folder.absolute() / name
+        if len(os.fsencode(socket)) <= _MAX_SOCKET_PATH:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for stale in self._folder.glob("predictor-*.sock"):
+                if not _is_alive(stale):
+                    with contextlib.suppress(OSError):
+                        stale.unlink()
+            return socket
+        self._temporary = Path(tempfile.mkdtemp(prefix="maestroctl-"))
+        return self._temporary / name
+
+
+def _is_alive(socket: Path) -> bool:
+    """Whether the coordinator that the socket is named for may still run."""
+    number = socket.stem.partition("-")[2]
+    return number.isdigit() and Path(f"/proc/{number}").exists() and int(number) != os.getpid()

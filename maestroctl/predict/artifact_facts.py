@@ -1,0 +1,44 @@
+"""What an artifact says of itself, for people. Standard library only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFacts:
+    """Of the manifest; None = it does not say.
+
+    Attributes:
+        digest: SHA-256 of the manifest, which covers every byte of the artifact.
+        stages: it was trained on so many.
+        apps: names of the applications they came from.
+    """
+
+    path: Path
+    digest: str | None = None
+    trained_at: str | None = None
+    stages: int | None = None
+    apps: tuple[str, ...] = ()
+
+
+def read_facts(path: Path) -> ArtifactFacts:
+    """Facts of the artifact at `path`; nothing but the path when it cannot be read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read("manifest.json")
+        about = json.loads(text)["about"]
+        stages, trained_at = about.get("stages"), about.get("trained_at")
+        return ArtifactFacts(
+            path,
+            hashlib.sha256(text).hexdigest(),
+            None if trained_at is None else str(trained_at),
+            None if stages is None else int(stages),
+            tuple(sorted(about.get("apps") or ())),
+        )
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+        return ArtifactFacts(path)
