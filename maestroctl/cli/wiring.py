@@ -29,7 +29,9 @@ from maestroctl.live.coordinator.host import CoordinatorHost
 from maestroctl.live.coordinator.jobs import JobDesk
 from maestroctl.live.coordinator.local_node import LocalNode
 from maestroctl.live.coordinator.node_link import NodeLink
-from maestroctl.live.coordinator.prior import predict_prior
+from maestroctl.live.coordinator.online_store import OnlineKeeper, load_online
+from maestroctl.live.coordinator.prediction_desk import PredictionDesk
+from maestroctl.live.coordinator.predictor_service import LearnedModels
 from maestroctl.live.coordinator.unmeasured import tell_unmeasured
 from maestroctl.live.event_log import open_event_log
 from maestroctl.scheduler.coordinator_core import CoordinatorCore
@@ -89,6 +91,7 @@ class Coordinator:
             self.journal = Journal(store, on_error=self._store_trouble)
             stack.push_async_callback(self.journal.close)
             self.telemetry = Telemetry(self.journal)
+            predictions = await self._predictions(stack, store)
             core = CoordinatorCore(self.fleet, self.epoch)
             event_log = self._open_event_log()
             stack.callback(event_log.close)
@@ -97,14 +100,14 @@ class Coordinator:
                 core,
                 self.journal,
                 self.telemetry,
-                predict_prior,
+                predictions,
                 self._on_bug,
                 event_log,
             )
             stack.callback(self.host.close)
             self.desk = JobDesk(self.host, store, self.journal, self._options.notify)
             stack.push_async_callback(self.desk.close)
-            self.control = Control(self.host, self.desk, store, self.journal)
+            self.control = Control(self.host, self.desk, store, self.journal, self.learned)
             app = create_app(self.host, self.control, self.telemetry.render)
             address = self.fleet.coordinator
             self.gateway = GatewayServer(app, address.host, address.port)
@@ -117,6 +120,19 @@ class Coordinator:
             self._connect_nodes(stack)
             await self.desk.resume()
             self._stack = stack.pop_all()
+
+    async def _predictions(self, stack: contextlib.AsyncExitStack, store: Store) -> PredictionDesk:
+        self.learned = LearnedModels(self.fleet.predictor, self._options.home)
+        stack.push_async_callback(self.learned.close)
+        await self.learned.start()
+        if self.learned.why_off:
+            self._options.notify(f"No learned predictions: {self.learned.why_off}.")
+        online = load_online(store, self._options.notify)
+        desk = PredictionDesk(online, self.telemetry, self.learned.client)
+        keeper = OnlineKeeper(desk, self.journal)
+        stack.push_async_callback(keeper.close)
+        keeper.start()
+        return desk
 
     @property
     def url(self) -> str:

@@ -18,10 +18,10 @@ from maestroctl.domain.fleet import (
     ClusterSpec,
     CoordinatorSpec,
     EventLogSpec,
-    PredictorSpec,
     FleetSpec,
     GroupSpec,
     NodeSpec,
+    PredictorSpec,
     ToolsSpec,
 )
 from maestroctl.domain.ids import ClusterName, ModelName, NodeName

@@ -23,7 +23,7 @@ class DecisionRecord:
     Attributes:
         at_s: time of the event that caused it.
         kind: ``order``, ``choose_model``, ``route``, ``admit``, ``residency``, ``degrade``,
-            ``lifecycle``, ``refuse`` or ``stale``.
+            ``lifecycle``, ``refuse``, ``predict`` or ``stale``.
         subject: stage, engine or job concerned.
         choice: what was chosen; empty when nothing could be.
         reason: one short sentence.

@@ -400,15 +400,15 @@ class OnlineState:
             bias=sum(count * bias for count, bias in experts) / known if known else None,
         )
 
-    def take_changes(self) -> dict[str, dict[str, Any] | None]:
-        """Groups that changed since the last call, as plain values; None = forgotten.
+    def take_changes(self, most: int) -> dict[str, dict[str, Any] | None]:
+        """Up to `most` groups that changed and were not taken since; None = forgotten.
 
         The state is written down piece by piece, since all of it may be large.
         """
-        changed, self._changed = self._changed, set()
+        names = [self._changed.pop() for _ in range(min(most, len(self._changed)))]
         return {
             name: _group_to_json(group) if (group := self._groups.get(name)) else None
-            for name in sorted(changed)
+            for name in names
         }
 
     def to_json(self) -> dict[str, Any]:

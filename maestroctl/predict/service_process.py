@@ -51,6 +51,11 @@ class ServiceProcess:
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if running and self._process else None
 
+    @property
+    def is_listening(self) -> bool:
+        """The child runs and has its socket open."""
+        return self.pid is not None and self._socket.exists()
+
     async def start(self) -> None:
         """Start the child and watch it; returns before it listens."""
         await self._launch()

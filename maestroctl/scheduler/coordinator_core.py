@@ -28,6 +28,7 @@ from maestroctl.domain.fleet import FleetSpec
 from maestroctl.domain.ids import ClusterName, JobId
 from maestroctl.domain.outcome import JobStatus, Outcome
 from maestroctl.domain.snapshot import NodeSnapshot
+from maestroctl.domain.stage import StageDescriptor
 from maestroctl.errors import ConfigError, InvariantViolation
 from maestroctl.scheduler.coordinator_dispatch import Dispatcher
 from maestroctl.scheduler.coordinator_jobs import JobTable
@@ -139,6 +140,15 @@ class CoordinatorCore:
         on(event, now_s, out)
         return out
 
+    def has_room(self, stage: StageDescriptor) -> bool:
+        """Whether the stage, told now, would be sent at once: one model, none waiting, a slot."""
+        tables, models = self._tables, stage.candidates
+        return (
+            len(models) == 1
+            and not tables.queue.serving(models[0])
+            and bool(tables.fleet.open_places(models[0]))
+        )
+
     def _handlers(self) -> Mapping[type, Callable[[Any, float, Out], None]]:
         stages = self._stages
         return {
@@ -149,7 +159,7 @@ class CoordinatorCore:
             ToolsRan: self._tools_ran,
             JobCancelled: self._job_cancelled,
             StageArrived: stages.arrived,
-            PredictionArrived: lambda event, _now_s, _out: stages.predicted(event),
+            PredictionArrived: lambda event, now_s, out: stages.predicted(event, now_s, out),
             StageStarted: lambda event, now_s, _out: stages.started(event, now_s),
             StageProgressed: lambda event, _now_s, _out: stages.progressed(event),
             StageEnded: stages.ended,

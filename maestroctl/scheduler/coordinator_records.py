@@ -33,6 +33,24 @@ def record_route(
     )
 
 
+def record_prediction(stage: StageState, before: float, now_s: float) -> RecordDecision:
+    """A better prediction came after the stage was sent or queued.
+
+    Args:
+        before: tokens booked at its place, or its key in the queue, on the earlier prediction.
+    """
+    said = stage.prediction
+    if stage.place is not None:
+        choice, change = stage.place.name, f"books {stage.booked_tokens} tokens, not {before:.0f}"
+    else:
+        choice, change = "queue", f"key {stage.key:.6g}, not {before:.6g}"
+    reason = (
+        f"{change}: q50 {said.output_q50:.0f}, q90 {said.output_q90:.0f} tokens,"
+        f" tool {said.p_tool:.2f}, by the {said.source}"
+    )
+    return RecordDecision(DecisionRecord(now_s, "predict", stage.stage_id, choice, reason))
+
+
 def record_order(stage: StageState, num_ahead: int, why: str, now_s: float) -> RecordDecision:
     """The stage waits; `num_ahead` others wait as well."""
     models = " or ".join(stage.models)

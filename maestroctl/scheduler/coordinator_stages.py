@@ -31,7 +31,7 @@ from maestroctl.domain.ids import NodeName, StageId
 from maestroctl.domain.outcome import Outcome
 from maestroctl.errors import InvariantViolation
 from maestroctl.scheduler.coordinator_dispatch import Dispatcher
-from maestroctl.scheduler.coordinator_records import record_refusal
+from maestroctl.scheduler.coordinator_records import record_prediction, record_refusal
 from maestroctl.scheduler.coordinator_state import StageState, StageStatus
 from maestroctl.scheduler.coordinator_tables import SHUTTING_DOWN, CoordinatorTables
 from maestroctl.scheduler.coordinator_timers import RETRY_LATER_S, Out
@@ -115,16 +115,22 @@ class StageFlow:
         self._tables.log.append((now_s, stage.stage_id, outcome.value, reason))
         out.append(ResolveStage(stage.stage_id, outcome, reason, retry_after_s))
 
-    def predicted(self, event: PredictionArrived) -> None:
-        """Book by the better prediction; the order of a waiting stage stays."""
+    def predicted(self, event: PredictionArrived, now_s: float, out: Out) -> None:
+        """Book by the better prediction, or queue by it; its models stay as they were chosen."""
         stage = self._tables.stages.get(event.stage_id)
         if stage is None:
             self._tables.counters.stale += 1
             return
         stage.prediction = event.prediction
         self._model_choice.on_models_set(stage)
+        before: float = stage.key if stage.place is None else stage.booked_tokens
         if stage.place is not None:
             self._dispatcher.rebook(stage)
+        else:
+            stage.key = self._ordering.key(stage.stage, stage.job, event.prediction, now_s)
+            if stage.status is StageStatus.QUEUED:
+                self._tables.queue.rekey(stage)
+        out.append(record_prediction(stage, before, now_s))
 
     def started(self, event: StageStarted, now_s: float) -> None:
         """The first byte came."""

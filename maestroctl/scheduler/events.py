@@ -153,6 +153,7 @@ class StageEnded:
         started: at least one byte of the answer had come.
         usage: exact counts; None when the engine never said.
         reason: for people and records.
+        tool_called: the answer asked for a tool; None = not known.
     """
 
     stage_id: StageId
@@ -161,6 +162,7 @@ class StageEnded:
     started: bool
     usage: Usage | None = None
     reason: str = ""
+    tool_called: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

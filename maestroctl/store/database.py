@@ -272,6 +272,24 @@ class Store:
         query = sa.select(schema.meta.c.value).where(schema.meta.c.key == key)
         return self._read(lambda connection: connection.execute(query).scalar())
 
+    def metas(self, prefix: str) -> dict[str, str]:
+        """The values of all `MetaRow` whose key begins with `prefix`, by key."""
+        column = schema.meta.c
+        query = sa.select(column.key, column.value).where(
+            column.key.startswith(prefix, autoescape=True)
+        )
+        return self._read(
+            lambda connection: {row.key: row.value for row in connection.execute(query)}
+        )
+
+    def forget_metas(self, prefix: str, *, empty_only: bool = False) -> None:
+        """Delete the `MetaRow` whose key begins with `prefix`; only empty ones if asked."""
+        column = schema.meta.c
+        statement = schema.meta.delete().where(column.key.startswith(prefix, autoescape=True))
+        if empty_only:
+            statement = statement.where(column.value == "")
+        self._write(lambda connection: connection.execute(statement))
+
     # --- inside ---------------------------------------------------------------------------------
 
     def _last_decisions(self, where: sa.ColumnElement[bool], limit: int) -> list[DecisionRow]:

@@ -33,6 +33,7 @@ _WAIT_BOUNDS_S = (
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
 _TOKEN_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
+_PREDICT_BOUNDS_S = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.1)
 _ACTIVATION_BOUNDS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 
 _MAX_WORDS = 1000
@@ -134,6 +135,12 @@ class Telemetry:
         self._fallbacks = CounterSeries(
             "maestroctl_fallbacks", "Times something else than planned was used.", ("what",)
         )
+        self._predict = HistogramSeries(
+            "maestroctl_predict_seconds",
+            "What asking the learned models took, answered or not.",
+            (),
+            _PREDICT_BOUNDS_S,
+        )
         self._responses = CounterSeries(
             "maestroctl_http_responses", "HTTP answers of the gateway.", ("status",)
         )
@@ -182,8 +189,12 @@ class Telemetry:
         """A stage was ordered and booked on a prediction of this source."""
         self._predictions.add((self._word(source),))
 
+    def predicted(self, seconds: float) -> None:
+        """Asking the learned models about a stage took so long."""
+        self._predict.observe((), seconds)
+
     def fallback(self, what: str) -> None:
-        """Something else than planned was used, for instance ``prediction_late``."""
+        """Something else than planned was used, for instance ``prediction``."""
         self._fallbacks.add((self._word(what),))
 
     def http_ended(self, status: int) -> None:

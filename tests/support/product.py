@@ -58,13 +58,15 @@ def stub_fleet_toml(
     extra: str = "",
     coordinator: str = "",
     model_extra: str = "",
+    predictor: str = "enabled = false",
 ) -> str:
     """A fleet file whose engines are stubs.
 
     Args:
         models: stub flags of each model; None = one model ``alpha``.
         flags: for every engine.
-        extra: appended; coordinator, model_extra: lines for those tables.
+        extra: appended; coordinator, model_extra, predictor: lines for those tables; few
+            tests need learned models, and their process takes seconds to start.
     """
     folder = write_tiny_model(tmp_path / "tiny")
     lines = [
@@ -72,6 +74,8 @@ def stub_fleet_toml(
         'listen = "127.0.0.1:0"',
         f'state = "sqlite:///{tmp_path}/state.db"',
         coordinator,
+        "[predictor]",
+        predictor,
         "[[node]]",
         'name = "local"',
         f'memory = "{memory}"',

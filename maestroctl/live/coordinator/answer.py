@@ -21,13 +21,16 @@ from maestroctl.errors import RequestError, UpstreamFailed
 _EVENT_END = b"\n\n"
 _CRLF_EVENT_END = b"\r\n\r\n"
 _INTERESTING = re.compile(
-    rb'"usage"\s*:\s*\{|"finish_reason"\s*:\s*"(?:abort|error)"|^data: ?\[DONE\]|^: maestro-aborted'
+    rb'"usage"\s*:\s*\{|"finish_reason"\s*:\s*"(?:abort|error|tool_calls)"'
+    rb"|^data: ?\[DONE\]|^: maestro-aborted"
     rb'|"type"\s*:\s*"(?:response\.(?:completed|incomplete|failed)|message_stop|message_delta'
     rb'|message_start|error)"|^data: ?\{"error"',
     re.MULTILINE,
 )
 _NULL_USAGE = re.compile(rb',\s*"usage"\s*:\s*null')
 _BAD_FINISH = ("abort", "error")
+_TOOL_CALLS, _TOOL_USE, _FUNCTION_CALL = "tool_calls", "tool_use", "function_call"
+"""How the three API dialects say that a tool is asked for."""
 _STREAM_ENDS = ("response.completed", "response.incomplete", "response.failed", "message_stop")
 
 
@@ -35,11 +38,17 @@ class _Finish(msgspec.Struct):
     finish_reason: object = None
 
 
+class _Part(msgspec.Struct):
+    type: object = None
+
+
 class _Whole(msgspec.Struct):
     """What is looked at of a whole answer; the text in it is skipped, not decoded."""
 
     choices: list[_Finish] | None = None
     usage: dict[str, Any] | None = None
+    stop_reason: object = None
+    output: list[_Part] | None = None
 
 
 _WHOLE = msgspec.json.Decoder(_Whole)
@@ -55,9 +64,15 @@ class StreamWatcher:
     Attributes:
         usage: exact counts, once the engine has said them.
         complete: the stream said that it is over, normally.
+        num_events: events so far; engines send one per token or one for several, so this is
+            close to a lower bound of the output tokens while there is no usage yet.
+        tool_called: the answer ends by asking for a tool.
     """
 
-    __slots__ = ("_event_end", "_prompt_tokens", "_tail", "_wants_usage", "complete", "usage")
+    __slots__ = (
+        *("_event_end", "_prompt_tokens", "_tail", "_wants_usage"),
+        *("complete", "num_events", "tool_called", "usage"),
+    )
 
     def __init__(self, *, wants_usage: bool) -> None:
         self._wants_usage = wants_usage
@@ -66,6 +81,8 @@ class StreamWatcher:
         self._prompt_tokens = 0
         self.usage: Usage | None = None
         self.complete = False
+        self.num_events = 0
+        self.tool_called = False
 
     def feed(self, chunk: bytes) -> bytes:
         """Bytes to forward now; may be empty when only a part of an event has come.
@@ -87,6 +104,7 @@ class StreamWatcher:
             cut += len(end)
             self._tail = chunk[cut:]
             chunk = chunk[:cut]
+        self.num_events += chunk.count(end)
         if not self._wants_usage and b"null" in chunk:
             chunk = _NULL_USAGE.sub(b"", chunk)
         if _INTERESTING.search(chunk) is None:
@@ -122,6 +140,7 @@ class StreamWatcher:
     def _watch_document(self, document: dict[str, Any]) -> bool:
         choices = document.get("choices")
         _check_finish(choices)
+        self.tool_called = self.tool_called or _asks_for_tool(document)
         if "error" in document and choices is None and document.get("type") in (None, "error"):
             raise BrokenAnswer(_error_text(document))
         if document.get("type") in _STREAM_ENDS:
@@ -140,8 +159,8 @@ class StreamWatcher:
             self.usage = Usage(prompt, usage.output_tokens, usage.cached_tokens)
 
 
-def watch_whole(body: bytes) -> Usage | None:
-    """Usage of a complete, non-streaming answer.
+def watch_whole(body: bytes) -> tuple[Usage | None, bool]:
+    """Usage of a complete, non-streaming answer, and whether it asks for a tool.
 
     Raises:
         BrokenAnswer: the engine aborted it although it answered 200, or it is not JSON.
@@ -152,7 +171,11 @@ def watch_whole(body: bytes) -> Usage | None:
         raise BrokenAnswer("the engine answered with something that is not JSON") from exc
     for choice in document.choices or ():
         _check_reason(choice.finish_reason)
-    return read_usage({"usage": document.usage})
+    called = document.stop_reason == _TOOL_USE or any(
+        choice.finish_reason == _TOOL_CALLS for choice in document.choices or ()
+    )
+    called = called or any(part.type == _FUNCTION_CALL for part in document.output or ())
+    return read_usage({"usage": document.usage}), called
 
 
 def read_usage(document: dict[str, Any]) -> Usage | None:
@@ -183,6 +206,19 @@ def _check_finish(choices: object) -> None:
         for choice in choices:
             if isinstance(choice, dict):
                 _check_reason(choice.get("finish_reason"))
+
+
+def _asks_for_tool(document: dict[str, Any]) -> bool:
+    choices = document.get("choices")
+    if isinstance(choices, list):
+        return any(isinstance(c, dict) and c.get("finish_reason") == _TOOL_CALLS for c in choices)
+    delta, response = document.get("delta"), document.get("response")
+    if isinstance(delta, dict) and delta.get("stop_reason") == _TOOL_USE:
+        return True
+    output = response.get("output") if isinstance(response, dict) else None
+    return isinstance(output, list) and any(
+        isinstance(part, dict) and part.get("type") == _FUNCTION_CALL for part in output
+    )
 
 
 def _check_reason(reason: object) -> None:

@@ -18,6 +18,8 @@ from maestroctl.live.coordinator import views
 from maestroctl.live.coordinator.explain import explain_job
 from maestroctl.live.coordinator.host import CoordinatorHost
 from maestroctl.live.coordinator.jobs import JobDesk
+from maestroctl.live.coordinator.predictor_service import LearnedModels
+from maestroctl.live.coordinator.predictor_views import predictor_view
 from maestroctl.store.database import Store
 from maestroctl.store.journal import Journal
 
@@ -26,13 +28,19 @@ class Control:
     """See `gateway.submit.ControlService` for what each method promises."""
 
     def __init__(
-        self, host: CoordinatorHost, desk: JobDesk, store: Store, journal: Journal
+        self,
+        host: CoordinatorHost,
+        desk: JobDesk,
+        store: Store,
+        journal: Journal,
+        learned: LearnedModels,
     ) -> None:
         self.fleet: FleetSpec = host.fleet
         self._host = host
         self._desk = desk
         self._store = store
         self._journal = journal
+        self._learned = learned
         self._started_s = host.now_s()
 
     def now_s(self) -> float:
@@ -123,6 +131,16 @@ class Control:
         """A job with every decision about it and its stages."""
         await self._journal.flush()
         return await asyncio.to_thread(explain_job, self._store, job_id, stage, self.running())
+
+    def predictor_status(self) -> dict[str, Any]:
+        """See docs/api.md."""
+        return predictor_view(self._host.predictions, self._learned)
+
+    def predictor_reset(
+        self, workflow: str | None = None, role: str | None = None, model: str | None = None
+    ) -> int:
+        """Forget running figures; how many groups."""
+        return self._host.predictions.state.reset(workflow, role, model)
 
     def events(self, job_id: JobId | None = None) -> AsyncIterator[dict[str, Any]]:
         """Live events of one job or of all."""

@@ -7,23 +7,25 @@ through their links. An `InvariantViolation` of the core stops the coordinator w
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
 from maestroctl.domain.fleet import FleetSpec
-from maestroctl.domain.ids import NodeName
+from maestroctl.domain.ids import NodeName, StageId
 from maestroctl.domain.llm import EngineKind
 from maestroctl.domain.messages import Prewarm
+from maestroctl.domain.outcome import JobStatus
 from maestroctl.domain.prediction import Prediction
 from maestroctl.domain.records import DecisionRecord
 from maestroctl.domain.snapshot import NodeSnapshot
-from maestroctl.domain.stage import StageDescriptor, StageText
 from maestroctl.errors import Overloaded
 from maestroctl.gateway.submit import StageCall, StageReply
 from maestroctl.live.coordinator.event_bus import EventBus
 from maestroctl.live.coordinator.node_link import NodeLink
+from maestroctl.live.coordinator.prediction_desk import PredictionDesk
 from maestroctl.live.coordinator.stage_call import StageCalls
 from maestroctl.live.coordinator.stage_ledger import StageLedger
 from maestroctl.live.http1.client import HttpPool
@@ -46,8 +48,10 @@ from maestroctl.scheduler.events import (
     CoordinatorEvent,
     NodeLost,
     NodeSnapshotReceived,
+    PredictionArrived,
     StageArrived,
     StageEnded,
+    StageProgressed,
     StageStarted,
     TimerFired,
 )
@@ -56,7 +60,6 @@ from maestroctl.telemetry.exposition import Telemetry
 from maestroctl.telemetry.recorder import EventLog, NoLog
 
 JobEffect = PrepareStep | RunStep | FinishJob
-Predict = Callable[[StageDescriptor, StageText], Prediction]
 
 
 class CoordinatorHost:
@@ -64,7 +67,7 @@ class CoordinatorHost:
 
     Args:
         core: its owner is this host.
-        predict: what is known of a stage before it runs.
+        predictions: what is known of a stage before it runs.
         on_bug: called once with an error that must end the coordinator.
         log: of what the core is told and asks for; None = none is kept. Its maker closes it.
     """
@@ -75,7 +78,7 @@ class CoordinatorHost:
         core: CoordinatorCore,
         journal: Journal,
         telemetry: Telemetry,
-        predict: Predict,
+        predictions: PredictionDesk,
         on_bug: Callable[[BaseException], None],
         log: EventLog | None = None,
     ) -> None:
@@ -92,7 +95,8 @@ class CoordinatorHost:
         self.carry_out_job: Callable[[JobEffect], None] = _no_jobs
         self._journal = journal
         self._telemetry = telemetry
-        self._predict = predict
+        self.predictions = predictions
+        self._improving: set[asyncio.Task[None]] = set()
         self._on_bug = on_bug
         self._log = log or NoLog()
         self._timers = LoopTimers(lambda timer_id: self.post(TimerFired(timer_id)))
@@ -138,6 +142,11 @@ class CoordinatorHost:
                 self.ledger.started(event, now_s)
             case StageEnded():
                 self.ledger.ended(event, now_s)
+                self.predictions.ended(event)
+            case StageProgressed():
+                self.predictions.progressed(event)
+            case PredictionArrived():
+                self.ledger.predicted(event)
             case _:
                 pass
 
@@ -145,11 +154,13 @@ class CoordinatorHost:
         match effect:
             case DispatchStage():
                 self.ledger.dispatched(effect, now_s)
+                self.predictions.dispatched(effect)
                 self.calls.deliver(effect)
             case WithdrawStage():
                 self.calls.deliver(effect)
             case ResolveStage():
                 self.ledger.resolved(effect, now_s)
+                self.predictions.resolved(effect)
                 self.calls.deliver(effect)
             case RecordDecision():
                 self.ledger.decided(effect.record)
@@ -157,7 +168,11 @@ class CoordinatorHost:
                 self._timers.set(effect.timer_id, effect.at_s)
             case CancelTimer():
                 self._timers.cancel(effect.timer_id)
-            case PrepareStep() | RunStep() | FinishJob():
+            case PrepareStep() | RunStep():
+                self.carry_out_job(effect)
+            case FinishJob():
+                complete = effect.status is JobStatus.FINISHED
+                self.predictions.job_ended(effect.job_id, complete=complete)
                 self.carry_out_job(effect)
             case AdvisePrewarm():
                 in_s = max(0.0, effect.expected_at_s - now_s)
@@ -172,8 +187,32 @@ class CoordinatorHost:
         """See `gateway.submit.StageService.run`."""
         if self._journal.is_behind:
             raise Overloaded("the state database cannot keep up", retry_after_s=2.0)
-        prediction = self._predict(call.stage, call.text)
-        return await self.calls.run(call, StageArrived(call.stage, prediction))
+        return await self.calls.run(call, StageArrived(call.stage, await self._predict(call)))
+
+    async def _predict(self, call: StageCall) -> Prediction:
+        """The fallback at once when a slot is free: the models then only correct what was booked.
+
+        Else the stage will wait or choose a model anyway, and does that on the better figures.
+        """
+        stage_id, desk = call.stage.stage_id, self.predictions
+        fallback = desk.begin(call.stage, call.text)
+        if not desk.asks_models:
+            return fallback
+        if self.core.has_room(call.stage):
+            task = asyncio.create_task(self._correct(stage_id))
+            self._improving.add(task)
+            task.add_done_callback(self._improving.discard)
+            return fallback
+        try:
+            return await desk.improve(stage_id) or fallback
+        except BaseException:
+            desk.forget(stage_id)
+            raise
+
+    async def _correct(self, stage_id: StageId) -> None:
+        better = await self.predictions.improve(stage_id)
+        if better is not None:
+            self.post(PredictionArrived(stage_id, better))
 
     def _pool(self, node: NodeName) -> HttpPool:
         return self.links[node].pool
@@ -211,8 +250,10 @@ class CoordinatorHost:
             self.ledger.decided(record)
 
     def close(self) -> None:
-        """Forget the timers."""
+        """Forget the timers and what is still asked."""
         self._timers.close()
+        for task in self._improving:
+            task.cancel()
 
 
 def _no_jobs(effect: JobEffect) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
+from collections.abc import Callable
 
 from maestroctl.errors import SchemaMismatch, StoreError
 from maestroctl.live.coordinator.prediction_desk import PredictionDesk
@@ -25,20 +25,19 @@ _HEAD = _PREFIX
 _MAX_GROUPS_A_TURN = 200
 """Groups turned into text before the event loop gets its turn: about 5 ms."""
 
-_LOG = logging.getLogger(__name__)
 
-
-def load_online(store: Store) -> OnlineState:
+def load_online(store: Store, notify: Callable[[str], None]) -> OnlineState:
     """What an earlier coordinator learned; empty when there is nothing that fits."""
+    store.forget_metas(_PREFIX, empty_only=True)
     found = store.metas(_PREFIX)
     head = found.pop(_HEAD, None)
     if head is None:
         return OnlineState()
     try:
-        groups = {name[len(_PREFIX) :]: json.loads(text) for name, text in found.items() if text}
+        groups = {name[len(_PREFIX) :]: json.loads(text) for name, text in found.items()}
         return OnlineState.from_json({**json.loads(head), "groups": groups})
     except (SchemaMismatch, ValueError, KeyError, TypeError) as exc:
-        _LOG.warning("running figures of the predictors cannot be read, starting anew: %s", exc)
+        notify(f"The predictors' running figures cannot be read and start anew: {exc}")
         store.forget_metas(_PREFIX)
         return OnlineState()
 
@@ -68,7 +67,8 @@ class OnlineKeeper:
         state = self._desk.state
         while changes := state.take_changes(_MAX_GROUPS_A_TURN):
             rows = [MetaRow(_PREFIX + name, _text(group)) for name, group in changes.items()]
-            rows.append(MetaRow(_HEAD, _text({"version": STATE_VERSION, "observed": state.observed})))
+            head = {"version": STATE_VERSION, "observed": state.observed}
+            rows.append(MetaRow(_HEAD, _text(head)))
             self._journal.write(rows)
             await asyncio.sleep(0)
 
@@ -81,5 +81,5 @@ class OnlineKeeper:
 
 
 def _text(value: object) -> str:
-    """A forgotten group is an empty row; `Store.metas` drops those at the next start."""
+    """A forgotten group becomes an empty row, which the next start deletes."""
     return "" if value is None else json.dumps(value, separators=(",", ":"))

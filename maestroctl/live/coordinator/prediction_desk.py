@@ -219,9 +219,7 @@ class PredictionDesk:
             return
         stage = annotation.stage
         self.errors.append(
-            WrongGuess(
-                stage.workflow, stage.role, model, annotation.prediction.output_q50, tokens
-            )
+            WrongGuess(stage.workflow, stage.role, model, annotation.prediction.output_q50, tokens)
         )
         job.history.add(
             EndedStage(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from maestroctl.live.coordinator.prediction_desk import PredictionDesk, WrongGuess
@@ -58,14 +58,14 @@ def _latency(seconds: list[float]) -> dict[str, float | None]:
 def _drift(desk: PredictionDesk) -> list[dict[str, Any]]:
     """Recent over long-run error per (workflow, role), the worst first."""
     found: list[dict[str, Any]] = [
-        {"workflow": workflow, "role": role, **figures}
-        for (workflow, role), figures in desk.state.drift().items()
+        {"workflow": label.rpartition("/")[0], "role": label.rpartition("/")[2], **figures}
+        for label, figures in desk.state.drift().items()
     ]
     found.sort(key=lambda figures: -figures["error_ratio"])
     return found[:_LISTED]
 
 
-def _biggest(errors: Sequence[WrongGuess] | Any) -> list[dict[str, Any]]:
+def _biggest(errors: Iterable[WrongGuess]) -> list[dict[str, Any]]:
     """Of the last stages those whose length was furthest from the median, as a factor."""
 
     def distance(guess: WrongGuess) -> float:

@@ -227,7 +227,7 @@ class StageCalls:
             return None
         if upstream.status < 400:
             try:
-                answer.usage = watch_whole(body)
+                answer.usage, answer.tool_called = watch_whole(body)
             except BrokenAnswer as exc:
                 answer.failed(exc)
                 return None
@@ -250,10 +250,12 @@ class Answer:
         "_forget",
         "_over",
         "_post",
+        "_tell_at",
         "_watcher",
         "body",
         "dispatch",
         "pending",
+        "tool_called",
         "upstream",
         "usage",
     )
@@ -275,6 +277,9 @@ class Answer:
         self.upstream: Response | None = None
         self.body: bytes | None = None
         self.usage: Usage | None = None
+        self.tool_called: bool | None = None
+        # The core hears of a running stage when it passes what was booked, then at every double.
+        self._tell_at = max(1, dispatch.booked_tokens - dispatch.prompt_tokens)
 
     @property
     def status(self) -> int:
@@ -309,6 +314,8 @@ class Answer:
         self.close()
         if not self._over:
             self._over = True
+            if self._watcher.num_events:
+                self.progressed(self._watcher.num_events)
             self._post(StageCancelled(self.dispatch.stage_id))
         self._forget(self.dispatch.stage_id)
 
@@ -335,6 +342,9 @@ class Answer:
                 if not chunk:
                     break
                 clean = watcher.feed(chunk)
+                if watcher.num_events > self._tell_at:
+                    self._tell_at = 2 * watcher.num_events
+                    self.progressed(watcher.num_events)
             watcher.end()
         except BrokenAnswer as exc:
             self.usage = watcher.usage
@@ -352,10 +362,11 @@ class Answer:
                 else BrokenAnswer("the answer was withdrawn")
             ) from None
         self.usage = watcher.usage
+        self.tool_called = watcher.tool_called
         self.ended(Outcome.FINISHED, started=True)
 
     def progressed(self, output_tokens: int) -> None:
-        """The caller counted this many tokens so far."""
+        """At least about this many tokens came so far."""
         self._post(StageProgressed(self.dispatch.stage_id, self.dispatch.attempt, output_tokens))
 
     def ended(self, outcome: Outcome, *, started: bool, reason: str = "") -> None:
@@ -363,7 +374,13 @@ class Answer:
         self._over = True
         self._post(
             StageEnded(
-                self.dispatch.stage_id, self.dispatch.attempt, outcome, started, self.usage, reason
+                self.dispatch.stage_id,
+                self.dispatch.attempt,
+                outcome,
+                started,
+                self.usage,
+                reason,
+                self.tool_called,
             )
         )
 

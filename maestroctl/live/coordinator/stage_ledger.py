@@ -18,7 +18,7 @@ from maestroctl.domain.records import DecisionRecord
 from maestroctl.domain.stage import StageDescriptor
 from maestroctl.live.coordinator.event_bus import EventBus
 from maestroctl.scheduler.effects import DispatchStage, ResolveStage
-from maestroctl.scheduler.events import StageArrived, StageEnded, StageStarted
+from maestroctl.scheduler.events import PredictionArrived, StageArrived, StageEnded, StageStarted
 from maestroctl.store.journal import Journal
 from maestroctl.store.rows import JobRow, ObservationRow, StageAttemptRow, decision_row
 from maestroctl.telemetry.exposition import Load, Telemetry
@@ -40,6 +40,7 @@ class _Track:
     activation: str = ""
     activation_s: float = 0.0
     usage: Usage | None = None
+    tool_called: bool | None = None
 
 
 class StageLedger:
@@ -72,11 +73,16 @@ class StageLedger:
         """A stage became ready; `streamed` = its answer comes token by token."""
         stage = event.stage
         self._tracks[stage.stage_id] = _Track(stage, event.prediction, streamed)
-        self._telemetry.prediction(event.prediction.source)
         if stage.external:
             self._write_external_job(stage, JobStatus.RUNNING, "")
         if self._bus.has_watchers:
             self._bus.publish("stage_queued", stage.job_id, **_names(stage))
+
+    def predicted(self, event: PredictionArrived) -> None:
+        """A better prediction came; the row of the stage will have it."""
+        track = self._tracks.get(event.stage_id)
+        if track is not None:
+            track.prediction = event.prediction
 
     def dispatched(self, effect: DispatchStage, now_s: float) -> None:
         """A stage was sent to a node."""
@@ -112,6 +118,7 @@ class StageLedger:
         if track is None:
             return
         track.usage = event.usage
+        track.tool_called = event.tool_called
         if event.outcome is Outcome.FAILED and not event.started:
             self._write_attempt(track, event.outcome, event.reason, now_s)
 
@@ -123,6 +130,7 @@ class StageLedger:
         stage = track.stage
         row = self._write_attempt(track, effect.outcome, effect.reason, now_s)
         self._telemetry.stage_ended(row)
+        self._telemetry.prediction(track.prediction.source)
         self._write_observation(track, effect.outcome, now_s)
         if stage.external:
             self._write_external_job(stage, _job_status(effect.outcome), effect.reason)
@@ -214,6 +222,7 @@ class StageLedger:
             predicted_p_tool=prediction.p_tool,
             source=prediction.source,
             output_tokens=track.usage.output_tokens,
+            tool_called=bool(track.tool_called),
             censored=outcome in _CENSORED,
         )
         self._journal.write([row])

@@ -132,6 +132,15 @@ class StageQueue:
         self.num_queued += 1
         return queue_class
 
+    def rekey(self, stage: StageState) -> None:
+        """The stage's key has changed: it takes the place that it has by the new one."""
+        assert stage.queue_key is not None
+        queue_class = self._classes[stage.queue_key]
+        self._num_entries += 1
+        stage.entry = self._num_entries
+        queue_class.strike()
+        queue_class.push((stage.rank, stage.key, stage.stage_id, stage.entry, stage))
+
     def remove(self, stage: StageState) -> None:
         """Take the stage out, wherever in its heap it is."""
         key = stage.queue_key

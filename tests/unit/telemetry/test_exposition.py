@@ -72,7 +72,8 @@ def telemetry() -> Telemetry:
     made.decision("route")
     made.stale_event("node")
     made.prediction("prior")
-    made.fallback("prediction_late")
+    made.fallback("prediction")
+    made.predicted(0.002)
     made.http_ended(200)
     made.set_fleet([SNAPSHOT])
     return made
@@ -119,7 +120,7 @@ ONE = {"class": "interactive", "model": "m"}
         ("maestroctl_decisions_total", {"kind": "route"}, 2),
         ("maestroctl_stale_events_total", {"core": "node"}, 1),
         ("maestroctl_predictions_total", {"source": "prior"}, 1),
-        ("maestroctl_fallbacks_total", {"what": "prediction_late"}, 1),
+        ("maestroctl_fallbacks_total", {"what": "prediction"}, 1),
         ("maestroctl_http_responses_total", {"status": "200"}, 1),
         ("maestroctl_queue_length", {"class": "batch"}, 40),
         ("maestroctl_in_flight_stages", {}, 2),

@@ -119,7 +119,37 @@ def test_a_whole_answer_gives_its_usage() -> None:
     body = (
         b'{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}'
     )
-    assert watch_whole(body) == Usage(1, 2)
+    assert watch_whole(body) == (Usage(1, 2), False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"choices":[{"finish_reason":"stop"},{"finish_reason":"tool_calls"}]}',
+        b'{"stop_reason":"tool_use"}',
+        b'{"output":[{"type":"message"},{"type":"function_call"}]}',
+    ],
+    ids=("chat", "messages", "responses"),
+)
+def test_a_whole_answer_says_that_it_asks_for_a_tool(body: bytes) -> None:
+    assert watch_whole(body)[1]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        b'data: {"choices":[{"delta":{},"finish_reason":"tool_calls"}]}\n\n',
+        b'data: {"type":"message_delta","delta":{"stop_reason":"tool_use"}}\n\n',
+        b'data: {"type":"response.completed","response":{"output":[{"type":"function_call"}]}}\n\n',
+    ],
+    ids=("chat", "messages", "responses"),
+)
+def test_a_stream_says_that_it_asks_for_a_tool_and_counts_events(last: bytes) -> None:
+    watcher = StreamWatcher(wants_usage=True)
+    watcher.feed(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
+    assert (watcher.tool_called, watcher.num_events) == (False, 1)
+    watcher.feed(last)
+    assert (watcher.tool_called, watcher.num_events) == (True, 2)
 
 
 @pytest.mark.parametrize(
