@@ -1,7 +1,7 @@
 # Commands of the project. `make check` is quick; `make test` needs what `./install.sh test` made.
 PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 
-.PHONY: help check format lint types unit test docs bench-gateway bench-residency bench-sim bench-parity bench-core
+.PHONY: help check format lint types unit test docs bench-gateway bench-residency bench-sim bench-parity bench-core bench-live
 
 help:
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,3 +42,6 @@ bench-parity: ## the same jobs on the real engine and in the simulator
 
 bench-core: ## decision time and memory at 100,000 queued stages, 1,000 engines
 	$(PYTHON) -m maestroctl.testing.bench.core
+
+bench-live: ## our policies against swapping models on demand, one of three models awake
+	$(PYTHON) -m maestroctl.testing.bench.live
