@@ -43,7 +43,7 @@ async def run_one(
 async def submit_job(api: CoordinatorApi, run: Submission) -> str:
     """Hand a run in; its id."""
     answer = await api.post("/api/jobs", run.body())
-    return str(answer["id"])
+    return str(answer["job_id"])
 
 
 @contextlib.asynccontextmanager

@@ -30,7 +30,7 @@ async def submit_job(gateway: Gateway, request: web.Request) -> web.StreamRespon
         raise gateway.gate.closing_error()
     document = await read_object(gateway, request)
     job_id = await gateway.control.submit_job(parse_job(document))
-    response = json_response(gateway, request, {"id": job_id, "status": "running"}, status=201)
+    response = json_response(gateway, request, {"job_id": job_id, "status": "running"}, status=201)
     response.headers["X-Maestro-Job"] = job_id
     return response
 
@@ -142,7 +142,7 @@ async def cancel_job(gateway: Gateway, request: web.Request) -> web.StreamRespon
     if not await gateway.control.cancel_job(job_id):
         job = await _job(gateway, request)
         raise Conflict(f"the job {job_id!r} is over: {job.get('status', 'finished')}")
-    return json_response(gateway, request, {"id": job_id, "cancelled": True})
+    return json_response(gateway, request, {"job_id": job_id, "cancelled": True})
 
 
 async def explain_job(gateway: Gateway, request: web.Request) -> web.StreamResponse:

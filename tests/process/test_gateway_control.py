@@ -140,7 +140,7 @@ async def test_life_of_a_job() -> None:
     async with running_gateway() as running:
         body = {"workflow": WORKFLOW, "input": "x", "class": "batch"}
         created = await post(running, "/api/jobs", body)
-        assert (created.status, created.json()["id"]) == (201, "run-1")
+        assert (created.status, created.json()["job_id"]) == (201, "run-1")
         assert running.control.submitted[0].input == "x"
         assert [j["id"] for j in (await get(running, "/api/jobs")).json()["jobs"]] == ["run-1"]
         assert (await get(running, "/api/jobs?status=failed")).json()["jobs"] == []
