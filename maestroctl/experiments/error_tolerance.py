@@ -1,8 +1,9 @@
-"""Ours: SLO attainment as predictions get worse.
+"""Ours: SLO attainment as predictions get worse; is learning worth it?
 
 One load, a log error that grows from none to e^1.5, and beside it no prediction at all (the same
-constant for every stage): what is learning worth? Policies that use no predictions are the line
-that the others must stay above.
+constant for every stage), which leaves the running medians of the execution profile to work with,
+and the errors that our predictors were measured to have. Policies that use no predictions are the
+line that the others must stay above.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from maestroctl.experiments.harness import (
     known_orderings,
     with_policy,
 )
-from maestroctl.experiments.setup import mixed_simulation
+from maestroctl.experiments.setup import MEASURED, mixed_simulation
 from maestroctl.sim.config import SimulationSpec
 from maestroctl.sim.prediction import PredictionError
 from maestroctl.sim.workload import JobSource
@@ -33,6 +34,7 @@ DEADLINE_FACTOR = 5.0
 def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
     """Every known policy under every error."""
     errors = {str(rho): PredictionError("lognormal", rho) for rho in RHOS}
+    errors["measured"] = MEASURED
     errors["nothing known"] = PredictionError("prior")
     experiment = Experiment(
         "error_tolerance",

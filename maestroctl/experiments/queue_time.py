@@ -2,7 +2,7 @@
 
 Queue time of a job is what its stages wait in the coordinator's queue, summed. Predictions are the
 truth (the figure isolates the order, as the paper's does) and, as a second block, carry the log
-error that our predictors are taken to have.
+error that our predictors were measured to have.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from maestroctl.experiments.harness import (
     known_orderings,
     with_policy,
 )
-from maestroctl.experiments.setup import LENGTH_RHO, mixed_simulation
+from maestroctl.experiments.setup import MEASURED, mixed_simulation
 from maestroctl.sim.config import SimulationSpec
 from maestroctl.sim.prediction import PredictionError
 from maestroctl.sim.workload import JobSource
@@ -50,7 +50,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
     )
     errors = {
         "none": PredictionError(),
-        f"rho {LENGTH_RHO}": PredictionError("lognormal", LENGTH_RHO),
+        "measured": MEASURED,
     }
     queue: dict[tuple[str, str, float], float] = {}
     for label, error in errors.items():

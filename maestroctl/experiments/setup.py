@@ -64,7 +64,9 @@ MAX_MODEL_LEN = 8192
 KV_BYTES = 20 * GB
 """KV pool of the one model on a card: what is left beside its weights (Maestro Table V: 20.07)."""
 LENGTH_RHO = 0.5
-"""Log error of the predictions that our policies get; the oracles get the truth."""
+"""Log error where an experiment asks for one; `MEASURED` is the default."""
+MEASURED = PredictionError("measured")
+"""What our policies are told: as wrong as our predictors were in cross-validation."""
 
 
 def qwen3_profile(
@@ -148,7 +150,7 @@ def mixed_simulation(
     deadline_factor: float | None,
     policy: PolicySpec | None = None,
 ) -> SimulationSpec:
-    """One model, alike nodes, predictions with a log error of `LENGTH_RHO`."""
+    """One model, alike nodes, predictions as wrong as they were measured to be."""
     profile = qwen3_profile(MODEL, kv_bytes=KV_BYTES)
     workload = mixed_workload(
         source,
@@ -161,7 +163,7 @@ def mixed_simulation(
     )
     network = NetworkSpec(snapshot_every_s=5.0)
     world = WorldSpec(make_fleet([profile], nodes, policy), {profile.model: profile}, network)
-    return SimulationSpec(world, workload, PredictionError("lognormal", LENGTH_RHO), source)
+    return SimulationSpec(world, workload, MEASURED, source)
 
 
 TRUTH = PredictionError("none")

@@ -65,6 +65,7 @@ from maestroctl.scheduler.events import (
     TimerFired,
     ToolsRan,
 )
+from maestroctl.scheduler.interactive_reserve import InteractiveReserves
 from maestroctl.scheduler.ordering.base import OrderingPolicy
 from maestroctl.scheduler.ordering.costs import Costs
 from maestroctl.scheduler.registry import make_model_choice, make_ordering, make_routing
@@ -113,6 +114,7 @@ class CoordinatorCore:
         self._waiting = WaitingRoom(
             fleet, tables, self._timers, self._dispatcher, self._model_choice, max_queued
         )
+        self._reserves = InteractiveReserves(tables.fleet, enabled=self._ordering.reserves_slots)
         self._stages = StageFlow(
             tables,
             self._dispatcher,
@@ -120,6 +122,7 @@ class CoordinatorCore:
             self._ordering,
             self._model_choice,
             self._costs,
+            self._reserves,
         )
         self._on = self._handlers()
 
@@ -371,6 +374,7 @@ class CoordinatorCore:
             return
         changed = fleet.apply(snapshot, event.rtt_s, now_s)
         places = fleet.nodes[snapshot.node].places
+        self._reserves.places_changed(list(places))
         self._dispatcher.node_spoke(places.values(), out)
         if changed:
             self._waiting.rehome(now_s, out)

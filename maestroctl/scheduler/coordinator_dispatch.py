@@ -20,6 +20,7 @@ from heapq import heapify, heappop, heapreplace
 
 from maestroctl.domain.ids import ModelName
 from maestroctl.domain.prediction import Prediction
+from maestroctl.domain.stage import ServiceClass
 from maestroctl.errors import InvariantViolation
 from maestroctl.scheduler.coordinator_records import record_route
 from maestroctl.scheduler.coordinator_state import LATE_RANK, MAX_ROLES, StageState, StageStatus
@@ -97,6 +98,7 @@ class Dispatcher:
         """Release slot and booking."""
         place = stage.place
         assert place is not None
+        place.num_batch -= stage.stage.service_class is ServiceClass.BATCH
         tables = self._tables
         tables.fleet.release(place, stage.seq, stage.booked_tokens)
         del tables.on_node[place.node.name][stage.stage_id]
@@ -241,6 +243,7 @@ class Dispatcher:
         tables = self._tables
         node = place.node
         stage_id = stage.stage_id
+        place.num_batch += stage.stage.service_class is ServiceClass.BATCH
         tables.seq = seq = tables.seq + 1
         stage.attempt += 1
         stage.seq = seq

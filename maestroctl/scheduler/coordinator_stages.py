@@ -46,6 +46,7 @@ from maestroctl.scheduler.events import (
     StageRefused,
     StageStarted,
 )
+from maestroctl.scheduler.interactive_reserve import InteractiveReserves
 from maestroctl.scheduler.ordering.base import OrderingPolicy
 from maestroctl.scheduler.ordering.costs import Costs
 from maestroctl.scheduler.routing.fleet_state import Place
@@ -66,6 +67,7 @@ class StageFlow:
         ordering: OrderingPolicy,
         model_choice: ModelChoice,
         costs: Costs,
+        reserves: InteractiveReserves,
     ) -> None:
         self._tables = tables
         self._dispatcher = dispatcher
@@ -73,6 +75,7 @@ class StageFlow:
         self._ordering = ordering
         self._model_choice = model_choice
         self._costs = costs
+        self._reserves = reserves
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -99,9 +102,12 @@ class StageFlow:
         tables.stages[stage_id] = state
         job.add(state)
         tables.log.append((now_s, stage_id, "arrived", state.key))
+        opened = self._reserves.stage_arrived(stage, now_s)
         decision = self._dispatcher.try_dispatch(state, now_s, out)
         if decision.place is None:
             self._waiting.enter(state, decision, now_s, out)
+        if opened:
+            self._dispatcher.pump_model(stage.candidates[0], now_s, out)
 
     def _turn_away(self, event: StageArrived, now_s: float, out: Out) -> None:
         """Nothing new is taken, or its job is over."""
@@ -275,6 +281,7 @@ class StageFlow:
         job.attained_tokens += stage.output_tokens
         if finished:
             self._costs.stage_finished(stage, place, served_s)
+        self._reserves.stage_ended(place.model, stage.stage.service_class, served_s, now_s)
         self._ordering.on_stage_ended(stage.stage, job, served_s, stage.output_tokens)
         return place
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from maestroctl.domain.ids import NodeName, StageId
 from maestroctl.domain.outcome import Outcome
+from maestroctl.domain.stage import ServiceClass
 from maestroctl.errors import InvariantViolation
 from maestroctl.scheduler.coordinator_jobs import MAX_IDLE_JOBS, JobTable
 from maestroctl.scheduler.coordinator_state import CoordinatorCounters, StageState, StageStatus
@@ -139,6 +140,9 @@ def _reservations_agree(tables: CoordinatorTables) -> list[str]:
             here = [stage for stage in mine if stage.place is place]
             if place.in_flight != len(here) or place.tokens != sum(s.booked_tokens for s in here):
                 problems.append(f"{place.name}: {place.in_flight} reserved, {len(here)} sent")
+            batch = sum(stage.stage.service_class is ServiceClass.BATCH for stage in here)
+            if place.num_batch != batch:
+                problems.append(f"{place.name}: {place.num_batch} batch stages, {batch} sent")
             if tables.fleet.places(model).get(name) is not place:
                 problems.append(f"{place.name} is not indexed")
             if place.is_open != (tables.fleet.open_places(model).get(name) is place):

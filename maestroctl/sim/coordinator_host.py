@@ -274,7 +274,9 @@ class SimCoordinator:
         )  # fmt: skip
         job.row.num_stages += 1
         self._stages[stage_id] = _Stage(job, run, index, call, row)
-        prediction = self._predictor.predict(call, job.remaining[run][index], plan.confidence)
+        prediction = self._predictor.predict(
+            call, job.remaining[run][index], plan.confidence, plan.workflow.name
+        )
         self._post_inside(StageArrived(stage, prediction))
 
     def _post_inside(self, event: CoordinatorEvent) -> None:

@@ -7,6 +7,7 @@ kinds:
     none        the truth (source ``oracle``)
     lognormal   truth x exp(rho z), z standard normal; q90 is the 0.9 quantile under that error
     residuals   truth x exp(r), r drawn from measured log residuals (predicted over true)
+    measured    what our predictors said of such stages in cross-validation (`measured_error`)
     prior       the same constant for every stage: nothing is known
 """
 
@@ -22,11 +23,12 @@ from maestroctl.domain.ids import ModelName
 from maestroctl.domain.prediction import PRIOR, Prediction
 from maestroctl.errors import ConfigError
 from maestroctl.sim.jobs import Call, JobPlan, Run
+from maestroctl.sim.measured_error import load_measured
 
-Remaining = Mapping[ModelName, int]
+Remaining = Mapping[ModelName, float]
 """Output tokens still to come, per model that could produce them."""
 _NO_CONFIDENCE: Mapping[ModelName, float] = MappingProxyType({})
-KINDS = ("none", "lognormal", "residuals", "prior")
+KINDS = ("none", "lognormal", "residuals", "measured", "prior")
 _Z90 = NormalDist().inv_cdf(0.9)
 
 
@@ -62,7 +64,10 @@ class Predictor:
         self._q90_factor = math.exp(self._to_q90())
 
     def remaining(self, plan: JobPlan) -> dict[Run, list[Remaining]]:
-        """Output tokens from each call on, per model, as if runs came one after the other."""
+        """Output tokens from each call on, per model, as if runs came one after the other.
+
+        The truth; kind ``measured``, whose error depends on the place in the job, applies it here.
+        """
         models = plan.models
         calls_in_order = [(run, call) for run, calls in plan.calls.items() for call in calls]
         left = dict.fromkeys(models, 0)
@@ -72,6 +77,8 @@ class Predictor:
             table[run].append(left)
         for rows in table.values():
             rows.reverse()
+        if self._error.kind == "measured":
+            return _told(plan, table)
         return table
 
     def predict(
@@ -79,23 +86,28 @@ class Predictor:
         call: Call,
         remaining: Remaining,
         confidence: Mapping[ModelName, float] = _NO_CONFIDENCE,
+        app: str = "",
     ) -> Prediction:
         """What is said of `call` when it becomes ready.
 
         Args:
             call: the call, truth included.
-            remaining: true output tokens of it and all later calls of the job, per model.
+            remaining: what `remaining` says of it.
             confidence: of a router, per model.
+            app: the application, which kind ``measured`` depends on.
         """
         error = self._error
         if error.kind == "prior":
             return PRIOR
         own, total = (self._log_error(z) for z in call.noise)
         q50 = call.output_tokens * math.exp(own)
+        q90 = q50 * self._q90_factor
+        if error.kind == "measured":
+            q50, q90 = load_measured().length(app, call.role, call.output_tokens, call.noise[0])
         factor = math.exp(total)
         return Prediction(
             output_q50=q50,
-            output_q90=q50 * self._q90_factor,
+            output_q90=q90,
             p_tool=1.0 if call.tool_called else 0.0,
             total_tokens={model: remaining[model] * factor for model in call.models},
             confidence=confidence,
@@ -121,6 +133,25 @@ class Predictor:
                 return max(0.0, -_pick(self._residuals, 0.1))
             case _:
                 return 0.0
+
+
+def _told(plan: JobPlan, truth: dict[Run, list[Remaining]]) -> dict[Run, list[Remaining]]:
+    """What is told of the remainders of a job, calls in the order of its plan."""
+    measured, app = load_measured(), plan.workflow.name
+    noises = [call.noise[1] for calls in plan.calls.values() for call in calls]
+    along = iter(enumerate(measured.correlated(app, noises)))
+    table: dict[Run, list[Remaining]] = {}
+    for run, rows in truth.items():
+        table[run] = []
+        for row in rows:
+            position, noise = next(along)
+            table[run].append(
+                {
+                    model: measured.remaining(app, position, tokens, noise)
+                    for model, tokens in row.items()
+                }
+            )
+    return table
 
 
 def _pick(ordered: Sequence[float], part: float) -> float:

@@ -32,9 +32,11 @@ class OrderingPolicy(ABC):
 
     Attributes:
         can_lapse: `late_key` may answer with something else than None.
+        reserves_slots: some slots are kept for interactive stages (`interactive_reserve`).
     """
 
     can_lapse: bool = False
+    reserves_slots: bool = False
 
     @abstractmethod
     def key(

@@ -10,8 +10,6 @@ A stage is priced at its first candidate model: the order is asked before the mo
 
 from __future__ import annotations
 
-import math
-
 from maestroctl.domain.ids import ModelName
 from maestroctl.domain.llm import ModelProfile
 from maestroctl.domain.prediction import Prediction
@@ -23,8 +21,6 @@ from maestroctl.scheduler.routing.fleet_state import FleetState, Place
 
 UNKNOWN_TOKEN_S, UNKNOWN_PROMPT_S = 0.02, 0.0002
 """Seconds per output and per prompt token of a model nobody has measured: a small one on a GPU."""
-_Z75_OVER_Z90 = 0.5263
-"""0.75 quantile of a log-normal, between its median (0) and its 0.9 quantile (1), in the log."""
 
 
 class Costs:
@@ -55,13 +51,14 @@ class Costs:
         tokens = clamp_to_request(stage, prediction.output_q50)
         return self.execution_s(stage, tokens) + self._profile.future_work_s(stage)
 
-    def remaining_path_s(self, stage: StageDescriptor, prediction: Prediction) -> float:
-        """T_rem along the critical path at the 0.75 quantile: what a deadline must allow for.
+    def remaining_alone_s(self, stage: StageDescriptor, prediction: Prediction) -> float:
+        """T_rem along the critical path as if every stage ran at batch 1: medians of both parts."""
+        tokens = clamp_to_request(stage, prediction.output_q50)
+        return self.alone_s(stage, tokens) + self._profile.future_path_s(stage) / self.pace(stage)
 
-        The quantiles of the two parts are added, so the sum errs on the late side.
-        """
-        tokens = clamp_to_request(stage, _quantile_75(prediction))
-        return self.execution_s(stage, tokens) + self._profile.future_path_s(stage, 0.75)
+    def pace(self, stage: StageDescriptor) -> float:
+        """Seconds that stages like this take per second of `alone_s`, of late."""
+        return self._profile.pace(stage.candidates[0])
 
     def stage_finished(self, stage: StageState, place: Place, served_s: float) -> None:
         """The core tells that the stage finished at `place` after `served_s` of execution."""
@@ -88,11 +85,3 @@ def nominal_s(profile: ModelProfile | None, prompt_tokens: int, output_tokens: f
     if profile is None:
         return UNKNOWN_PROMPT_S * prompt_tokens + UNKNOWN_TOKEN_S * output_tokens
     return estimate_execution_s(profile, prompt_tokens, output_tokens)
-
-
-def _quantile_75(prediction: Prediction) -> float:
-    """Between the two quantiles that are known, as if the length were log-normal."""
-    low, high = max(1.0, prediction.output_q50), prediction.output_q90  # a stage says something
-    if high <= low:
-        return low
-    return low * math.exp(_Z75_OVER_Z90 * math.log(high / low))

@@ -16,6 +16,8 @@ from maestroctl.scheduler.ordering.stjf import total_tokens
 class OracleSrtf(Aged):
     """Size = seconds to decode all that the job still produces, and this prompt's prefill."""
 
+    reserves_slots = True
+
     def size(
         self,
         stage: StageDescriptor,

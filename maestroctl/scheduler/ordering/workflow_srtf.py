@@ -28,6 +28,8 @@ HYSTERESIS = 0.9
 class WorkflowSrtf(Aged):
     """Size = smoothed W - attained, in seconds of work."""
 
+    reserves_slots = True
+
     def __init__(self, policy: PolicySpec) -> None:
         super().__init__(policy)
         self._totals: dict[JobId, float] = {}  # W of live jobs, smoothed

@@ -180,11 +180,7 @@ class CrossCluster(RoutingPolicy):
     ) -> Rated:
         terms = weigh_place(place, need, now_s, with_run=self._with_run)
         is_open = place.in_flight < place.slots
-        if (
-            place.reserved
-            and stage.stage.service_class is ServiceClass.BATCH
-            and place.in_flight >= place.slots - place.reserved
-        ):
+        if place.is_closed_to_batch and stage.stage.service_class is ServiceClass.BATCH:
             # Closed to it: T_q is until enough of the others have left.
             is_open = False
             free_s = place.predict_free_s(max(0, place.capacity - place.slots + place.reserved))

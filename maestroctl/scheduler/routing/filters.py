@@ -37,11 +37,7 @@ class InteractiveReserve:
 
     def rejects(self, stage: StageState, place: Place, fleet: FleetState) -> str | None:  # noqa: ARG002
         """Reason or None."""
-        if (
-            place.reserved
-            and stage.stage.service_class is ServiceClass.BATCH
-            and place.in_flight >= place.slots - place.reserved
-        ):
+        if place.is_closed_to_batch and stage.stage.service_class is ServiceClass.BATCH:
             return "its free slots are kept for interactive stages"
         return None
 

@@ -22,6 +22,7 @@ class Place:
         profile: None for an engine that somebody else runs.
         slots: stages it takes at once; `reserved` of them are closed to batch stages.
         capacity: of the slots, those that are served at once; the others wait at the engine.
+        num_batch: batch stages of ours there.
         in_flight: stages of ours there; `tokens` is what they booked.
         ends: command number of each of them -> when it is predicted to end, in the core's time.
         free_s: when the next stage sent there is predicted to begin; None = at once.
@@ -53,6 +54,7 @@ class Place:
         "model",
         "name",
         "node",
+        "num_batch",
         "offered",
         "profile",
         "readiness",
@@ -74,6 +76,7 @@ class Place:
         self.slots = 0
         self.capacity = 0
         self.reserved = 0
+        self.num_batch = 0
         self.in_flight = 0
         self.tokens = 0
         self.ends: dict[int, float] = {}
@@ -97,6 +100,11 @@ class Place:
     def is_open(self) -> bool:
         """A stage could go there now."""
         return self.in_flight < self.slots and self.blocked_until_s is None and self.is_usable
+
+    @property
+    def is_closed_to_batch(self) -> bool:
+        """Batch stages hold every slot that is not reserved for interactive ones."""
+        return self.reserved > 0 and self.num_batch >= self.slots - self.reserved
 
     @property
     def takes_memory(self) -> bool:

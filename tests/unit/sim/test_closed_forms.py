@@ -15,7 +15,6 @@ from maestroctl.domain.llm import IterationCost
 from maestroctl.domain.outcome import JobStatus, Outcome
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.stage import ServiceClass
-from maestroctl.scheduler.registry import ORDERINGS
 from maestroctl.sim.jobs import Call, JobPlan, fan_workflow, loop_workflow
 from tests.unit.sim.support import (
     make_profile,
@@ -98,7 +97,6 @@ def test_the_reference_of_shortest_job_first_has_the_waits_of_m_g_1() -> None:
         assert fmean(waits_s) == pytest.approx(wait_s, rel=0.1)
 
 
-@pytest.mark.skipif("sjf" not in ORDERINGS, reason="no shortest-job-first policy is registered")
 def test_shortest_job_first_follows_the_reference_job_by_job() -> None:
     """A node takes one stage more than its batch, so one is committed before its turn."""
     plans = poisson_calls(4, 3000, SJF_RATE, _two_lengths)

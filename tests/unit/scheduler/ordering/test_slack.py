@@ -1,4 +1,4 @@
-"""Slack: least first while it can be met, and a share for those who are late."""
+"""Deadlines under overload: small jobs that can be in time first, a share for the late ones."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from maestroctl.scheduler.events import StageEnded
 from maestroctl.scheduler.execution_profile import ExecutionProfile
 from maestroctl.scheduler.ordering.edf import NO_DEADLINE_S
 from maestroctl.scheduler.ordering.oracle_slo import OracleSlo
+from maestroctl.scheduler.ordering.slack import DENSITY
 from maestroctl.scheduler.ordering.workflow_slo import WorkflowSlo
 from maestroctl.testing.coordinator_builders import (
     arrival,
@@ -32,44 +33,39 @@ from tests.unit.scheduler.ordering.support import make_costs, make_job, predict
 POLICY = PolicySpec(ordering="workflow_slo")
 
 
-def test_the_key_is_the_latest_start() -> None:
+def test_the_key_is_the_deadline_and_the_remaining_time_weighed() -> None:
     policy = OracleSlo(POLICY)
     policy.use(make_costs())
     stage = make_stage(prompt_tokens=0)
     key = policy.key(stage, make_job(deadline_s=100.0), predict(1, totals={"m": 1000}), 0.0)
-    assert key == pytest.approx(100.0 - 0.04 - 42.0)
+    assert key == pytest.approx(100.0 + DENSITY * (0.04 + 42.0))
 
 
-def test_less_slack_goes_first_whatever_the_deadline() -> None:
+def test_of_jobs_of_one_size_the_earlier_deadline_goes_first_and_else_the_smaller() -> None:
     policy = WorkflowSlo(POLICY)
     policy.use(make_costs())
-    long = policy.key(make_stage("a"), make_job(deadline_s=100.0), predict(2000), 0.0)
-    short = policy.key(make_stage("b"), make_job(deadline_s=50.0), predict(10), 0.0)
-    assert long < short
+
+    def key(deadline_s: float, tokens: float) -> float:
+        return policy.key(make_stage(), make_job(deadline_s=deadline_s), predict(tokens), 0.0)
+
+    assert key(50.0, 100) < key(60.0, 100)
+    assert key(60.0, 100) < key(50.0, 200)
 
 
-def test_an_uncertain_length_is_started_earlier() -> None:
-    policy = WorkflowSlo(POLICY)
-    job = make_job(deadline_s=100.0)
-    sure = policy.key(make_stage(), job, predict(100, 100), 0.0)
-    unsure = policy.key(make_stage(), job, predict(100, 1000), 0.0)
-    assert unsure < sure
-
-
-def test_branches_are_counted_once() -> None:
+def test_a_predicted_total_stands_for_the_job_and_the_profile_for_one_without() -> None:
     profile = ExecutionProfile()
     for number in range(64):
         job = JobId(f"j{number}")
         stages = [replace(make_stage(role=r, job=job), workflow="w", step=r) for r in "abc"]
         profile.stage_ended(stages[0], 1.0, 0.0)
         for branch in stages[1:]:
-            profile.stage_ended(branch, 30.0, 1.0)
+            profile.stage_ended(branch, 30.0, 1.0)  # side by side: they count once
         profile.job_finished(job)
     policy = WorkflowSlo(POLICY)
     policy.use(make_costs(profile))
-    stage = replace(make_stage(role="a"), workflow="w", step="a")
-    key = policy.key(stage, make_job(deadline_s=100.0), predict(0), 0.0)
-    assert 100.0 - 45.0 < key < 100.0 - 25.0
+    stage = replace(make_stage(role="a", prompt_tokens=0), workflow="w", step="a")
+    assert 25.0 < policy.remaining_s(stage, predict(0)) < 45.0
+    assert policy.remaining_s(stage, predict(0, totals={"m": 100})) == pytest.approx(4.24)
 
 
 def test_without_a_deadline_the_shortest_goes_first_after_those_with_one() -> None:
@@ -80,17 +76,18 @@ def test_without_a_deadline_the_shortest_goes_first_after_those_with_one() -> No
     assert policy.late_key(state, 1e9) is None
 
 
-def test_a_stage_is_late_once_its_latest_start_has_passed() -> None:
+def test_a_stage_is_late_once_its_median_remaining_time_ends_after_the_deadline() -> None:
     policy = WorkflowSlo(POLICY)
+    policy.use(make_costs())
+    stage = make_stage(prompt_tokens=0)
     job = make_job(deadline_s=100.0)
-    key = policy.key(make_stage(), job, predict(1000), 0.0)
-    state = StageState(make_stage(), predict(1000), job, key)
-    assert policy.late_key(state, key) is None
-    late = policy.late_key(state, key + 0.01)
+    state = StageState(stage, predict(1000, 9000), job, 0.0)
+    latest_s = 100.0 - policy.remaining_s(stage, predict(1000))
+    assert policy.late_key(state, latest_s - 0.01) is None
+    late = policy.late_key(state, latest_s + 0.01)
     assert late is not None
     assert late > NO_DEADLINE_S
-    shorter = StageState(make_stage(), predict(10), job, 90.0)
-    other = policy.late_key(shorter, 95.0)
+    other = policy.late_key(StageState(stage, predict(10), job, 0.0), 99.9)
     assert other is not None
     assert other < late
 

@@ -220,6 +220,8 @@ def test_slots_kept_for_interactive_stages_are_full_for_batch_ones() -> None:
     place.reserved = 2
     fleet.refresh(place)
     fill(fleet, "n1", 3.0, 3.0)
+    assert route(fleet, service_class=ServiceClass.BATCH).place is place
+    place.num_batch = 2
     assert route(fleet).place is place
     decision = route(fleet, service_class=ServiceClass.BATCH)
     assert (decision.place, decision.wait_s) == (None, pytest.approx(3.0))

@@ -99,6 +99,7 @@ def test_reserved_slots_are_closed_to_batch_alone() -> None:
     place = fleet.open_places(M)[NodeName("n1")]
     place.reserved = 2
     fleet.reserve(place, 1, 10)
+    place.num_batch = 1
     assert pipeline().route(a_stage(), fleet, 0.0).place is place
     batch = pipeline().route(a_stage(service_class=ServiceClass.BATCH), fleet, 0.0)
     assert batch.place is None

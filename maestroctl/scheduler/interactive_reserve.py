@@ -1,0 +1,124 @@
+"""Slots kept for interactive stages, so that long batch stages shut nobody out.
+
+A stage gives way only at its end. Where every slot of an engine holds a batch stage, an interactive
+one waits for the first of them to end. So of an engine's slots
+
+    R = min(slots - 1, ceil(lambda_interactive x E[S_batch]))
+
+are closed to batch stages (algorithms section 3, boundary preemption): as many as interactive
+stages come while one batch stage runs. lambda is the rate per place of the model, over about the
+last `MEMORY_S`; E[S_batch] the mean of about the last 50 batch stages. Without interactive stages
+R falls to 0 and nothing is kept.
+
+Outside R work is conserved per class: a batch stage waits only while every open slot is reserved.
+Orders that say `reserves_slots` use it; the baselines do not.
+"""
+
+from __future__ import annotations
+
+import math
+
+from maestroctl.domain.ids import ModelName
+from maestroctl.domain.stage import ServiceClass, StageDescriptor
+from maestroctl.scheduler.routing.fleet_state import FleetState
+
+MEMORY_S = 60.0
+"""An arrival this long ago counts 1/e."""
+_STAGE_MEMORY = 0.98
+MAX_MODELS = 256
+_LEAST_RATE = 1e-3
+"""Stages per second below which nobody is expected."""
+
+
+class _Load:
+    """What is known of one model."""
+
+    __slots__ = ("batch_n", "batch_s", "count", "kept", "since_s")
+
+    def __init__(self) -> None:
+        self.count = 0.0  # interactive arrivals, faded to `since_s`
+        self.since_s = 0.0
+        self.batch_s = 0.0  # seconds and number of batch stages, faded
+        self.batch_n = 0.0
+        self.kept = 0  # R before it is bounded by the slots of a place
+
+    def rate(self, now_s: float) -> float:
+        return self.count * math.exp((self.since_s - now_s) / MEMORY_S) / MEMORY_S
+
+
+class InteractiveReserves:
+    """Sets `Place.reserved`. Owner: `CoordinatorCore`.
+
+    Args:
+        fleet: whose places are set.
+        enabled: False = nothing is ever reserved.
+    """
+
+    def __init__(self, fleet: FleetState, *, enabled: bool) -> None:
+        self._fleet = fleet
+        self._enabled = enabled
+        self._loads: dict[ModelName, _Load] = {}
+
+    def stage_arrived(self, stage: StageDescriptor, now_s: float) -> bool:
+        """A stage became ready; it counts for its first candidate model.
+
+        Returns:
+            Whether slots of that model have been opened to batch stages.
+        """
+        if not self._enabled or stage.service_class is not ServiceClass.INTERACTIVE:
+            return False
+        model = stage.candidates[0]
+        load = self._load(model)
+        if load is None:
+            return False
+        load.count = load.rate(now_s) * MEMORY_S + 1.0
+        load.since_s = now_s
+        return self._settle(model, load, now_s)
+
+    def stage_ended(
+        self, model: ModelName, service_class: ServiceClass, served_s: float, now_s: float
+    ) -> None:
+        """A stage of the model ended; its slots are handed on after this."""
+        if not self._enabled:
+            return
+        load = self._load(model)
+        if load is None:
+            return
+        if service_class is ServiceClass.BATCH:
+            load.batch_s = _STAGE_MEMORY * load.batch_s + served_s
+            load.batch_n = _STAGE_MEMORY * load.batch_n + 1.0
+        self._settle(model, load, now_s)
+
+    def places_changed(self, models: list[ModelName]) -> None:
+        """A snapshot came: places may be new, or have other slots."""
+        for model in models:
+            load = self._loads.get(model)
+            if load is not None:
+                self._set(model, load.kept)
+
+    def kept(self, model: ModelName) -> int:
+        """R of the model's places, before it is bounded by their slots."""
+        load = self._loads.get(model)
+        return 0 if load is None else load.kept
+
+    def _load(self, model: ModelName) -> _Load | None:
+        load = self._loads.get(model)
+        if load is None and len(self._loads) < MAX_MODELS:
+            load = self._loads[model] = _Load()
+        return load
+
+    def _settle(self, model: ModelName, load: _Load, now_s: float) -> bool:
+        """Bring R up to date; whether it fell."""
+        rate = load.rate(now_s) / max(1, len(self._fleet.places(model)))
+        kept = 0
+        if load.batch_n and rate >= _LEAST_RATE:
+            kept = math.ceil(rate * load.batch_s / load.batch_n)
+        before = load.kept
+        if kept != before:
+            load.kept = kept
+            self._set(model, kept)
+        return kept < before
+
+    def _set(self, model: ModelName, kept: int) -> None:
+        for place in self._fleet.places(model).values():
+            place.reserved = min(kept, max(0, place.slots - 1))

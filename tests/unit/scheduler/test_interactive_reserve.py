@@ -1,0 +1,67 @@
+"""Slots kept for interactive stages: as many as come while one batch stage runs."""
+
+from __future__ import annotations
+
+from maestroctl.domain.ids import ModelName
+from maestroctl.domain.stage import ServiceClass
+from maestroctl.scheduler.interactive_reserve import InteractiveReserves
+from maestroctl.scheduler.routing.fleet_state import FleetState
+from maestroctl.testing.coordinator_builders import make_engine, make_snapshot, make_stage
+
+M = ModelName("m")
+
+
+def _fleet(slots: int = 9) -> FleetState:
+    fleet = FleetState(1)
+    fleet.apply(make_snapshot(engines=[make_engine(slots=slots)]), 0.0, 0.0)
+    return fleet
+
+
+def _reserved(fleet: FleetState) -> list[int]:
+    return [place.reserved for place in fleet.places(M).values()]
+
+
+def _play(reserves: InteractiveReserves, rate_s: float, batch_s: float, until_s: float) -> None:
+    for number in range(int(until_s * rate_s)):
+        stage = make_stage(f"i{number}", service_class=ServiceClass.INTERACTIVE)
+        reserves.stage_arrived(stage, number / rate_s)
+        reserves.stage_ended(M, ServiceClass.BATCH, batch_s, number / rate_s)
+
+
+def test_as_many_slots_are_kept_as_stages_come_in_one_batch_stage() -> None:
+    fleet = _fleet()
+    reserves = InteractiveReserves(fleet, enabled=True)
+    _play(reserves, 0.5, 5.0, 600.0)
+    assert reserves.kept(M) == 3  # ceil(0.5 x 5)
+    assert _reserved(fleet) == [3]
+
+
+def test_one_slot_at_least_is_left_to_batch_stages() -> None:
+    fleet = _fleet(slots=3)
+    reserves = InteractiveReserves(fleet, enabled=True)
+    _play(reserves, 2.0, 60.0, 300.0)
+    assert _reserved(fleet) == [2]
+    fleet.apply(make_snapshot(engines=[make_engine(slots=2)]), 0.0, 1.0)
+    reserves.places_changed([M])
+    assert _reserved(fleet) == [1]
+
+
+def test_nothing_is_kept_once_no_interactive_stage_has_come_for_long() -> None:
+    fleet = _fleet()
+    reserves = InteractiveReserves(fleet, enabled=True)
+    _play(reserves, 0.5, 5.0, 600.0)
+    reserves.stage_ended(M, ServiceClass.BATCH, 5.0, 2000.0)
+    assert _reserved(fleet) == [0]
+
+
+def test_a_late_arrival_says_that_slots_were_opened() -> None:
+    reserves = InteractiveReserves(_fleet(), enabled=True)
+    _play(reserves, 1.0, 5.0, 600.0)
+    stage = make_stage("late", service_class=ServiceClass.INTERACTIVE)
+    assert reserves.stage_arrived(stage, 720.0)
+
+
+def test_orders_that_do_not_ask_for_it_keep_no_slots() -> None:
+    fleet = _fleet()
+    _play(InteractiveReserves(fleet, enabled=False), 0.5, 5.0, 600.0)
+    assert _reserved(fleet) == [0]
