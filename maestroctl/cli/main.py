@@ -17,18 +17,22 @@ from maestroctl.cli.commands import (
     config,
     demo,
     doctor,
+    evaluate,
     experiments,
     explain,
     init,
     jobs,
     models,
     node,
+    predict,
+    predictor,
     profile,
     ps,
     replay,
     serve,
     simulate,
     submit,
+    train,
 )
 from maestroctl.cli.exit_codes import exit_code_of
 
@@ -89,6 +93,10 @@ app.add_typer(config.app, name="config", rich_help_panel=_LOOK)
 app.add_typer(node.app, name="node", rich_help_panel=_LOOK)
 app.add_typer(profile.app, name="profile", rich_help_panel=_STUDY)
 app.command("replay", rich_help_panel=_STUDY)(replay.replay)
+app.add_typer(predictor.app, name="predictor", rich_help_panel=_LOOK)
+app.command("predict", rich_help_panel=_STUDY)(predict.predict)
+app.command("train", rich_help_panel=_STUDY)(train.train)
+app.command("evaluate", rich_help_panel=_STUDY)(evaluate.evaluate)
 app.command("simulate", rich_help_panel=_STUDY)(simulate.simulate)
 app.add_typer(experiments.app, name="experiments", rich_help_panel=_STUDY)
 

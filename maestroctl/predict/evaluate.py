@@ -1,6 +1,6 @@
 """Measures the predictors on any folder of stage traces.
 
-``python -m maestroctl.predict.evaluate --stages DIR [--artifact FILE] [--online] --json``
+``maestroctl evaluate --stages DIR [--artifact FILE] [--online] --json``
 
 Without an artifact the figures are cross-validated: folds by task, every model fitted on the other
 folds, so no figure is about a task that was trained on. With an artifact they are about that
@@ -12,27 +12,22 @@ known answer; totals on stages from which all later lengths are known.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from maestroctl.errors import ConfigError, MaestroError, PredictorError
+from maestroctl.errors import ConfigError, PredictorError
 from maestroctl.predict import baselines, metrics
-from maestroctl.predict.artifact import load_artifact
 from maestroctl.predict.gbm import BoolArray, DoubleArray
 from maestroctl.predict.latency import measure_latency
 from maestroctl.predict.learning_curve import learning_curves
 from maestroctl.predict.model import PredictorModel
 from maestroctl.predict.stage_table import StageTable, make_table
-from maestroctl.predict.traces import TraceJob, load_trace_jobs
-from maestroctl.predict.train import TrainConfig, ablation, task_mark, train_model
+from maestroctl.predict.traces import TraceJob
+from maestroctl.predict.train import TrainConfig, task_mark, train_model
 
 _MIN_ROWS_PER_APP = 20
 
@@ -272,11 +267,14 @@ def evaluate_jobs(
             jobs, config, num_folds=num_folds, with_baselines=with_baselines, progress=progress
         )
         source = "cross_validation"
+        protocol = f"{num_folds}-fold cross-validation by task"
     else:
         table, told, left_out = evaluate_artifact(jobs, model)
         source = "artifact"
+        protocol = f"artifact as it is, without {left_out} jobs of tasks it was trained on"
     out = {
         "source": source,
+        "protocol": protocol,
         "jobs": len(table.jobs),
         "stages": len(table.stages),
         "trained_jobs_left_out": left_out,
@@ -294,54 +292,3 @@ def evaluate_jobs(
     if online:
         out["learning_curve"] = learning_curves(jobs, model, config, progress=progress)
     return out
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of ``python -m maestroctl.predict.evaluate``."""
-    parser = argparse.ArgumentParser(prog="maestroctl.predict.evaluate", description=__doc__)
-    parser.add_argument("--stages", type=Path, required=True, help="folder of stage traces")
-    parser.add_argument("--artifact", type=Path, help="judge this artifact")
-    parser.add_argument("--without", action="append", default=[], help="source to leave out")
-    parser.add_argument("--folds", type=int, default=4)
-    parser.add_argument("--encoder", default="sketch", help="sketch, static, minilm or none")
-    parser.add_argument("--ablation", help="no_embedding or no_tool_intent")
-    parser.add_argument("--online", action="store_true", help="add the learning curves")
-    parser.add_argument("--baselines", action="store_true", help="fit the papers' baselines too")
-    parser.add_argument("--intervals", action="store_true", help="bootstrap over tasks")
-    parser.add_argument("--latency-stages", type=int, default=400, help="0 = do not measure")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(argv)
-    try:
-        report = _run(options)
-    except MaestroError as exc:
-        print(f"evaluation: {exc}" + (f"\n{exc.hint}" if exc.hint else ""), file=sys.stderr)
-        return 1
-    if options.json:
-        print(json.dumps(report, indent=1))
-    else:
-        brief = {key: report[key] for key in ("length", "tool_intent", "total", "coverage")}
-        print(json.dumps(brief, indent=1))
-    return 0
-
-
-def _run(options: argparse.Namespace) -> dict[str, Any]:
-    config = TrainConfig(encoder=options.encoder, num_threads=options.threads)
-    if options.ablation:
-        config = ablation(options.ablation, config)
-    jobs = load_trace_jobs(options.stages, without=options.without)
-    return evaluate_jobs(
-        jobs,
-        model=load_artifact(options.artifact) if options.artifact else None,
-        config=config,
-        num_folds=options.folds,
-        online=options.online,
-        with_baselines=options.baselines,
-        intervals=options.intervals,
-        latency_stages=options.latency_stages,
-        progress=lambda text: print(text, file=sys.stderr, flush=True),
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from maestroctl.domain.ids import JobId, ModelName, StageId
+from maestroctl.domain.stage import PromptTokens, StageDescriptor, StageText
 from maestroctl.predict.annotate import annotate
 from maestroctl.predict.features import CATEGORY_NAMES
+from maestroctl.predict.history import JobHistory
 from maestroctl.predict.model import PredictorModel
 from maestroctl.predict.recalibration import OnlineState
-from maestroctl.predict.stage_input import StageInput
+from maestroctl.predict.stage_input import StageInput, build_stage_input
+from maestroctl.predict.traces import UNKNOWN_MODEL
 
 _LISTED = 8
+_CHARS_PER_TOKEN = 4
 
 
 def explain_stage(model: PredictorModel, stage: StageInput, state: OnlineState) -> dict[str, Any]:
@@ -22,7 +27,9 @@ def explain_stage(model: PredictorModel, stage: StageInput, state: OnlineState) 
     ``moved_by`` lists the columns that moved the median most, as factors on (1 + tokens).
     """
     raw = model.predict([stage])[0]
-    final = annotate(stage, {"model": raw}, state).prediction
+    annotation = annotate(stage, {"model": raw}, state)
+    final = annotation.prediction
+    limit = math.inf if stage.max_tokens is None else float(stage.max_tokens)
     row = model.builder.row(stage)[None, :]
     p_tool = model.p_tool(row, [stage])
     full = np.concatenate([row, p_tool[:, None].astype(np.float32)], axis=1)
@@ -39,6 +46,10 @@ def explain_stage(model: PredictorModel, stage: StageInput, state: OnlineState) 
             "confidence": dict(final.confidence),
             "source": final.source,
         },
+        "candidates": {
+            name: {"q50": min(limit, told.q50), "q90": min(limit, told.q90)}
+            for name, told in annotation.told.items()
+        },
         "usual": math.expm1(float(parts[-1])),
         "moved_by": [
             {
@@ -49,6 +60,40 @@ def explain_stage(model: PredictorModel, stage: StageInput, state: OnlineState) 
             for k in strongest
         ],
     }
+
+
+def explain_prompt(
+    model: PredictorModel,
+    prompt: str,
+    *,
+    system: str = "",
+    candidates: tuple[str, ...] = (),
+    role: str = "assistant",
+    workflow: str = "",
+    tools: int = 0,
+    max_tokens: int | None = None,
+) -> dict[str, Any]:
+    """`explain_stage` of the first stage of a job, of which a person knows only this much.
+
+    Args:
+        candidates: models that could serve it; none = one that training did not name.
+    """
+    counts = [-(-len(text) // _CHARS_PER_TOKEN) for text in (system, prompt)]
+    names = candidates or (UNKNOWN_MODEL,)
+    descriptor = StageDescriptor(
+        stage_id=StageId("asked/0"),
+        job_id=JobId("asked"),
+        candidates=tuple(ModelName(name) for name in names),
+        arrival_s=0.0,
+        prompt_tokens=PromptTokens(system=counts[0], user=counts[1], full=sum(counts)),
+        workflow=workflow,
+        role=role,
+        tools_available=tools,
+        max_tokens=max_tokens,
+    )
+    text = StageText(system=system, last_user=prompt)
+    stage = build_stage_input(descriptor, text, JobHistory())
+    return explain_stage(model, stage, OnlineState())
 
 
 def _shown(stage: StageInput, name: str, value: float) -> float | str | None:

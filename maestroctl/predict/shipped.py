@@ -1,6 +1,6 @@
 """The artifact in the package. Its digest stands in this file, not beside it.
 
-Trained by ``python -m maestroctl.predict.train --shippable``: nothing from `NOT_SHIPPABLE` sources.
+Trained by ``maestroctl train --licensed-only``: nothing from `NOT_SHIPPABLE` sources.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from maestroctl.predict.stage_input import StageInput, build_stage_input
 UNKNOWN_MODEL = "unknown"
 _MAX_WINDOW_BYTES = 64 * 2**20
 _CHARS_PER_TOKEN = 4
+_REQUIRED = ("source", "app", "job_id", "task_id", "stage_index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +80,26 @@ def load_trace_jobs(folder: Path, *, without: Iterable[str] = ()) -> list[TraceJ
 
 def _read_jobs(path: Path) -> Iterator[TraceJob]:
     rows_of_job: dict[str, list[dict[str, Any]]] = {}
-    for number, line in enumerate(_read_lines(path), start=1):
+    for number, line in enumerate(_read_checked(path), start=1):
         try:
             row = json.loads(line)
+            if missing := [name for name in _REQUIRED if row.get(name) is None]:
+                raise ConfigError(
+                    f"not a stage row: no {', '.join(missing)}", file=str(path), line=number
+                )
             rows_of_job.setdefault(row["job_id"], []).append(row)
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, AttributeError, TypeError) as exc:
             raise ConfigError(f"not a stage row: {exc!r}", file=str(path), line=number) from exc
     for rows in rows_of_job.values():
         rows.sort(key=lambda row: int(row["stage_index"]))
         yield job_from_rows(rows)
+
+
+def _read_checked(path: Path) -> Iterator[str]:
+    try:
+        yield from _read_lines(path)
+    except (OSError, UnicodeDecodeError, zstandard.ZstdError) as exc:
+        raise ConfigError(f"cannot be read: {exc}", file=str(path)) from exc
 
 
 def _read_lines(path: Path) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Fits every predictor from a folder of traces and writes one artifact.
 
-``python -m maestroctl.predict.train --stages DIR --out FILE --json``
+``maestroctl train --stages DIR --out FILE``
 
 Every choice (encoder, tree counts, folds) is fixed here or made inside the training jobs; nothing
 looks at a job that is held out. Folds are by task.
@@ -8,10 +8,7 @@ looks at a job that is held out. Folds are by task.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from maestroctl.errors import ConfigError, MaestroError
+from maestroctl.errors import ConfigError
 from maestroctl.predict import artifact, output_length, remaining_length, tool_intent
 from maestroctl.predict.embedding import FloatArray, TextEncoder, WindowEmbedder, split_windows
 from maestroctl.predict.encoders.minilm import MiniLmEncoder
@@ -259,51 +256,63 @@ def _describe(table: StageTable, config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of ``python -m maestroctl.predict.train``."""
-    parser = argparse.ArgumentParser(prog="maestroctl.predict.train", description=__doc__)
-    parser.add_argument("--stages", type=Path, required=True, help="folder of stage traces")
-    parser.add_argument("--routing", type=Path, help="folder of correctness tables")
-    parser.add_argument("--out", type=Path, required=True, help="artifact to write")
-    parser.add_argument("--encoder", default="sketch", help="sketch, static, minilm or none")
-    parser.add_argument("--without", action="append", default=[], help="source to leave out")
-    parser.add_argument(
-        "--shippable", action="store_true", help=f"leave out {', '.join(NOT_SHIPPABLE)}"
-    )
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(argv)
-    try:
-        report = run_training(options)
-    except MaestroError as exc:
-        print(f"training: {exc}" + (f"\n{exc.hint}" if exc.hint else ""), file=sys.stderr)
-        return 1
-    if options.json:
-        print(json.dumps(report, indent=1))
-    else:
-        print(f"wrote {report['path']}: {report['stages']} stages, {report['bytes']} bytes")
-    return 0
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """What to train on and where to write it.
+
+    Attributes:
+        exclude: names of applications or sources.
+        licensed_only: leave out `NOT_SHIPPABLE` too.
+    """
+
+    stages: Path
+    out: Path
+    routing: Path | None = None
+    exclude: tuple[str, ...] = ()
+    licensed_only: bool = False
+    config: TrainConfig = field(default_factory=TrainConfig)
 
 
-def run_training(options: argparse.Namespace) -> dict[str, Any]:
-    """Train and save as the options say; returns what was done."""
+def load_jobs(folder: Path, exclude: Sequence[str]) -> list[TraceJob]:
+    """Jobs of a folder whose application and source are not excluded.
+
+    Raises:
+        ConfigError: no trace there, a name that is not in the folder, or nothing is left.
+    """
+    jobs = load_trace_jobs(folder)
+    names = {name for job in jobs for name in (job.app, job.source)}
+    for name in exclude:
+        if name not in names:
+            raise ConfigError(
+                f"nothing in the folder is named {name!r}",
+                file=str(folder),
+                hint=f"there are {', '.join(sorted(names))}",
+            )
+    return _without(jobs, exclude, folder)
+
+
+def _without(jobs: Sequence[TraceJob], names: Sequence[str], folder: Path) -> list[TraceJob]:
+    left = [job for job in jobs if job.app not in names and job.source not in names]
+    if not left:
+        raise ConfigError("no job is left", file=str(folder), hint="exclude less")
+    return left
+
+
+def run_training(run: TrainingRun) -> dict[str, Any]:
+    """Train and save; returns what was done."""
     started = time.perf_counter()
-    without = [*options.without, *(NOT_SHIPPABLE if options.shippable else ())]
-    jobs = load_trace_jobs(options.stages, without=without)
-    router = train_router(options.routing) if options.routing else None
-    config = TrainConfig(encoder=options.encoder, num_threads=options.threads)
-    model = train_model(jobs, config, router=router)
-    digest = artifact.save_artifact(model, options.out)
+    jobs = load_jobs(run.stages, run.exclude)
+    if run.licensed_only:
+        jobs = _without(jobs, NOT_SHIPPABLE, run.stages)
+    router = train_router(run.routing) if run.routing else None
+    model = train_model(jobs, run.config, router=router)
+    digest = artifact.save_artifact(model, run.out)
     return {
-        "path": str(options.out),
+        "path": str(run.out),
         "digest": digest,
-        "bytes": options.out.stat().st_size,
+        "bytes": run.out.stat().st_size,
         "stages": model.about["stages"],
         "jobs": model.about["jobs"],
         "sources": model.about["sources"],
         "seconds": round(time.perf_counter() - started, 1),
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -18,8 +18,19 @@ from maestroctl.errors import ConfigError, FleetError, InvariantViolation, Maest
 COMMANDS = (
     *("demo", "init", "serve", "submit", "jobs", "job", "models"),
     *("ps", "doctor", "config", "node"),
+    *("train", "evaluate", "predict", "predictor"),
 )
-HEAVY = ("aiohttp", "sqlalchemy", "jinja2", "jsonschema", "asyncssh", "uvloop", "psutil")
+HEAVY = (
+    "aiohttp",
+    "sqlalchemy",
+    "jinja2",
+    "jsonschema",
+    "asyncssh",
+    "uvloop",
+    "psutil",
+    "numpy",
+    "lightgbm",
+)
 
 
 def maestroctl(*args: str, columns: int = 80) -> subprocess.CompletedProcess[str]:

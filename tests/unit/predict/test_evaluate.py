@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
+from typer.testing import CliRunner
 
+from maestroctl.cli.main import app as command_line
 from maestroctl.errors import ConfigError
 from maestroctl.predict import evaluate, train
 from maestroctl.predict.artifact import load_artifact, read_about
@@ -90,31 +92,80 @@ def test_an_artifact_is_never_judged_on_tasks_it_was_trained_on(
         evaluate.evaluate_artifact(jobs, model)
 
 
-def test_train_and_evaluate_commands(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_and_evaluate_commands(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.mpred"
-    argv = ["--stages", str(folder), "--without", "made_bank", "--out", str(out), "--json"]
-    assert train.main(argv) == 0
-    assert json.loads(capsys.readouterr().out)["sources"] == ["made_shop"]
+    argv = ["train", "--stages", str(folder), "--exclude", "bank", "--out", str(out), "--json"]
+    assert json.loads(CliRunner().invoke(command_line, argv).stdout)["sources"] == ["made_shop"]
     assert read_about(out)["about"]["sources"] == ["made_shop"]
     assert load_artifact(out).about["jobs"] == 40
-    argv = ["--stages", str(folder), "--artifact", str(out), "--json", "--latency-stages", "0"]
-    assert evaluate.main(argv) == 0
-    report = json.loads(capsys.readouterr().out)
+    argv = ["evaluate", "--stages", str(folder), "--artifact", str(out), "--latency-stages", "0"]
+    report = json.loads(CliRunner().invoke(command_line, [*argv, "--json"]).stdout)
     assert report["trained_jobs_left_out"] == 40
+    assert report["protocol"].startswith("artifact")
     assert set(report["per_app"]) == {"bank"}
+    table = CliRunner(env={"COLUMNS": "80"}).invoke(command_line, argv).stdout
+    assert "bank" in table
+    assert max(map(len, table.splitlines())) <= 80
 
 
-def test_an_empty_folder_is_one_readable_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert evaluate.main(["--stages", str(tmp_path), "--json"]) == 1
-    assert "no trace file" in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["empty", "absent"])
+def test_a_folder_without_traces_is_one_readable_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    done = CliRunner().invoke(
+        command_line, ["evaluate", "--stages", str(tmp_path / name), "--json"]
+    )
+    assert isinstance(done.exception, ConfigError)
+    assert "no trace file" in str(done.exception)
+
+
+def test_an_unknown_name_to_exclude_is_refused_with_the_names_there_are(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="'bnak'") as caught:
+        train.load_jobs(folder, ["bnak"])
+    assert caught.value.hint is not None
+    assert "bank" in caught.value.hint
+
+
+def test_excluding_everything_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="no job is left"):
+        train.load_jobs(folder, ["bank", "shop"])
+
+
+def test_licensed_only_leaves_out_the_source_that_may_not_ship(tmp_path: Path) -> None:
+    rows = [row for number in range(20) for row in make_rows(number)]
+    rows += [
+        row | {"source": "mast_chatdev"} for n in range(5) for row in make_rows(n, app="chatdev")
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "stages_x.jsonl").write_text(text)
+    run = train.TrainingRun(stages=tmp_path, out=tmp_path / "o", licensed_only=True)
+    assert train.run_training(run)["sources"] == ["made_shop"]
+
+
+def test_a_missing_column_is_named_with_file_and_line(tmp_path: Path) -> None:
+    rows = make_rows(0)
+    del rows[1]["app"]
+    (tmp_path / "stages_x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ConfigError, match="no app") as caught:
+        load_trace_jobs(tmp_path)
+    assert caught.value.line == 2
+
+
+def test_columns_that_may_be_missing_are_unknown(tmp_path: Path) -> None:
+    keep = ("source", "app", "job_id", "task_id", "stage_index")
+    rows = [{name: row[name] for name in keep} for row in make_rows(0)]
+    (tmp_path / "stages_x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (job,) = load_trace_jobs(tmp_path)
+    assert [stage.output_tokens for stage in job.stages] == [None] * 5
+
+
+def test_a_file_that_is_not_zstandard_is_named(tmp_path: Path) -> None:
+    (tmp_path / "stages_x.jsonl.zst").write_bytes(b"no zstandard frame")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_trace_jobs(tmp_path)
 
 
 def test_a_broken_row_is_named_with_file_and_line(tmp_path: Path) -> None:
-    (tmp_path / "stages_x.jsonl").write_text('{"job_id": 1}\n{oops\n')
+    (tmp_path / "stages_x.jsonl").write_text(json.dumps(make_rows(0)[0]) + "\n{oops\n")
     with pytest.raises(ConfigError) as caught:
         load_trace_jobs(tmp_path)
     assert caught.value.line == 2

@@ -1,0 +1,45 @@
+"""``maestroctl predictor``: the predictors of a running coordinator."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from maestroctl.cli.context import terminal
+from maestroctl.cli.runtime import JsonOption, UrlOption
+
+app = typer.Typer(help="Look at a running coordinator's predictors.", no_args_is_help=True)
+
+
+@app.command("status")
+def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Show the artifact, the process, and what was learned from this fleet."""
+    from maestroctl.cli.api import get_once
+    from maestroctl.cli.predict_view import status_table
+
+    document = get_once(url, "/api/predictor/status")
+    if as_json:
+        terminal.json(document)
+        return
+    terminal.out.print(status_table(document))
+
+
+@app.command("reset")
+def reset(
+    workflow: Annotated[str | None, typer.Option(help="Only of this workflow.")] = None,
+    role: Annotated[str | None, typer.Option(help="Only of this role.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget what was learned from this fleet; without options, all of it."""
+    from maestroctl.cli.api import post_once
+
+    names = {"workflow": workflow, "role": role, "model": model}
+    body = {name: value for name, value in names.items() if value is not None}
+    document = post_once(url, "/api/predictor/reset", body)
+    if as_json:
+        terminal.json(document)
+        return
+    terminal.line(f"{document['cells_reset']} cells reset")

@@ -1,0 +1,111 @@
+"""`predict` and `predictor`: what they print, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from maestroctl.cli import api, predict_extra
+from maestroctl.cli.exit_codes import ExitCode, exit_code_of
+from maestroctl.cli.main import app
+from maestroctl.errors import PredictorError
+
+STATUS = {
+    "artifact": {
+        "path": "a.mpred",
+        "digest": "0" * 64,
+        "trained_at": None,
+        "stages": 5,
+        "apps": [],
+    },
+    "service": {
+        "state": "ready",
+        "restarts": 0,
+        "predictions": 7,
+        "fallbacks": 1,
+        "latency_ms": {"median": 1.5, "p99": None},
+    },
+    "online": {
+        "cells": 2,
+        "observations": 7,
+        "coverage_q90": 0.9,
+        "bias": 1.1,
+        "drift": [{"workflow": "w", "role": "r", "error_ratio": 1.2}],
+    },
+    "refit": {"last_at": None, "last_result": None},
+}
+
+
+def call(*args: str) -> Any:
+    return CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, list(args))
+
+
+def test_predict_answers_per_candidate_with_reasons() -> None:
+    pytest.importorskip("lightgbm")
+    done = call("predict", "What is 2 + 2?", "-m", "gpt-4", "-m", "new", "--tools", "3", "--json")
+    said = json.loads(done.stdout)
+    assert set(said["final"]["total_tokens"]) == {"gpt-4", "new"}
+    assert 0 < said["final"]["q50"] <= said["final"]["q90"]
+    assert 0 < said["final"]["p_tool"] < 1
+    assert len(said["moved_by"]) == 8
+
+
+def test_predict_obeys_the_limit_and_the_lack_of_tools() -> None:
+    pytest.importorskip("lightgbm")
+    final = json.loads(call("predict", "Tell all", "--max-tokens", "3", "--json").stdout)["final"]
+    assert final["q90"] <= 3
+    assert final["p_tool"] == 0
+
+
+def test_tables_fit_80_columns() -> None:
+    pytest.importorskip("lightgbm")
+    text = call("predict", "x", "-m", "a-very/long-" + "name-" * 20, "--workflow", "w" * 90).stdout
+    assert "what moved it" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_damaged_artifact_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("lightgbm")
+    path = tmp_path / "a.mpred"
+    path.write_bytes(b"damaged")
+    for args in (["predict", "x"], ["evaluate", "--stages", str(tmp_path)]):
+        assert isinstance(call(*args, "--artifact", str(path)).exception, PredictorError)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["predict", "x"], ["train", "--stages", "a", "--out", "b"], ["evaluate", "--stages", "a"]],
+)
+def test_without_the_extra_the_install_command_is_shown(
+    args: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predict_extra, "find_spec", lambda _: None)
+    error = call(*args).exception
+    assert isinstance(error, PredictorError)
+    assert error.hint == "pip install 'maestroctl[predict]'"
+    assert exit_code_of(error) is ExitCode.FAILED
+
+
+def test_status_is_a_table_or_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "get_once", lambda *_: STATUS)
+    assert json.loads(call("predictor", "status", "--json").stdout) == STATUS
+    text = call("predictor", "status").stdout
+    assert "median 1.5, p99 -" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_reset_sends_only_the_names_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+
+    def post(_: str | None, path: str, body: Any) -> Any:
+        sent.append((path, body))
+        return {"cells_reset": 4}
+
+    monkeypatch.setattr(api, "post_once", post)
+    assert call("predictor", "reset", "--role", "coder").stdout == "4 cells reset\n"
+    assert call("predictor", "reset").exit_code == 0
+    assert sent == [("/api/predictor/reset", {"role": "coder"}), ("/api/predictor/reset", {})]
