@@ -1,6 +1,6 @@
 """Writes ``docs/prediction.md``: the papers' tables beside ours, measured, with intervals.
 
-``python -m maestroctl.predict.report --stages DIR --routing DIR --out docs/prediction.md``
+`maestroctl predictor report` is its command.
 
 Each section is measured once and kept as JSON in the work folder, so a page can be written again
 without hours of training; delete a file there to measure its section again. Rendering is in
@@ -9,9 +9,7 @@ without hours of training; delete a file there to measure its section again. Ren
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from maestroctl.errors import ConfigError, MaestroError
+from maestroctl.errors import ConfigError
 from maestroctl.predict import evaluate, metrics, output_length
 from maestroctl.predict.embedding import WindowEmbedder, split_windows
 from maestroctl.predict.features import RowBuilder, fit_schema
@@ -207,37 +205,24 @@ def routing_figures(
     return {"mean_auc": float(np.mean(areas)) if areas else None, "per_model": per_model}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of ``python -m maestroctl.predict.report``."""
-    parser = argparse.ArgumentParser(prog="maestroctl.predict.report")
-    parser.add_argument("--stages", type=Path, required=True)
-    parser.add_argument("--routing", type=Path, required=True)
-    parser.add_argument("--work", type=Path, default=Path("results/prediction"))
-    parser.add_argument("--out", type=Path, default=Path("docs/prediction.md"))
-    parser.add_argument("--only", action="append", help="measure this section, not the others")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args(argv)
-    config = TrainConfig(num_threads=options.threads)
+def write_report(
+    stages: Path,
+    routing: Path,
+    work: Path,
+    out: Path,
+    *,
+    config: TrainConfig,
+    say: Callable[[str], None],
+    only: Sequence[str] | None = None,
+) -> None:
+    """Measure what the work folder does not hold yet and write the page and its figure.
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    try:
-        sections = measure_all(
-            options.stages, options.routing, options.work, config, say, options.only
-        )
-        if EVALUATION not in sections:
-            raise ConfigError(
-                "the page needs the section 'evaluation'", hint=f"--only {EVALUATION}"
-            )
-    except MaestroError as exc:
-        print(f"report: {exc}", file=sys.stderr)
-        return 1
-    options.out.write_text(render_page(sections))
+    Raises:
+        ConfigError: the traces cannot be read, or the evaluation was left out.
+    """
+    sections = measure_all(stages, routing, work, config, say, only)
+    if EVALUATION not in sections:
+        raise ConfigError("the page needs the section 'evaluation'", hint=f"--only {EVALUATION}")
+    out.write_text(render_page(sections))
     bins = sections[EVALUATION]["calibration"]
-    options.out.with_name("prediction-calibration.svg").write_text(render_calibration_svg(bins))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    out.with_name("prediction-calibration.svg").write_text(render_calibration_svg(bins))

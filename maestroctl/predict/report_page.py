@@ -10,7 +10,7 @@ Section = Mapping[str, Any]
 _HEAD = """# Prediction
 
 What the predictors do, measured on public agent traces. This page is written by
-`python -m maestroctl.predict.report`; do not edit it. Folds are by task, so no figure is about a
+`maestroctl predictor report`; do not edit it. Folds are by task, so no figure is about a
 task that was trained on; intervals are 95 % bootstrap intervals over tasks. The papers' figures
 are on their own data and stand beside ours for orientation only.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -43,3 +44,28 @@ def reset(
         terminal.json(document)
         return
     terminal.line(f"{document['cells_reset']} cells reset")
+
+
+@app.command("report")
+def report(
+    stages: Annotated[Path, typer.Option(metavar="DIR", help="Folder of stage traces.")],
+    routing: Annotated[Path, typer.Option(metavar="DIR", help="Folder of correctness tables.")],
+    work: Annotated[Path, typer.Option(help="Keeps each section once it is measured.")] = Path(
+        "results/prediction"
+    ),
+    out: Annotated[Path, typer.Option(help="Page to write.")] = Path("docs/prediction.md"),
+    only: Annotated[
+        list[str] | None, typer.Option(help="Measure this section, not the others; repeatable.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that fit trees.")] = 1,
+) -> None:
+    """Measure the predictors on a folder of traces and write docs/prediction.md."""
+    from maestroctl.cli.predict_extra import need_predict_extra
+
+    need_predict_extra()
+    from maestroctl.predict.report import write_report
+    from maestroctl.predict.train import TrainConfig
+
+    config = TrainConfig(num_threads=threads)
+    write_report(stages, routing, work, out, config=config, say=terminal.notice, only=only)
+    terminal.notice(f"Wrote {out}.")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from maestroctl.predict import report
+from maestroctl.predict import report, train
 from maestroctl.predict.report_page import render_calibration_svg
 from tests.unit.predict.conftest import make_rows
 
@@ -45,9 +45,12 @@ def test_the_page_is_written_and_nothing_is_measured_twice(
     monkeypatch.setattr(report, "_ENCODERS", ("none", "sketch"))
     monkeypatch.setattr(report, "_ENCODER_SAMPLE", 1)
     work, out = tmp_path / "work", tmp_path / "prediction.md"
-    argv = ["--stages", str(folders[0]), "--routing", str(folders[1])]
-    argv += ["--work", str(work), "--out", str(out)]
-    assert report.main(argv) == 0
+
+    def write() -> None:
+        config = train.TrainConfig()
+        report.write_report(*folders, work, out, config=config, say=lambda _: None)
+
+    write()
     page = out.read_text()
     for heading in ("Output length", "Tool intent", "Remaining tokens", "nobody has seen"):
         assert heading in page
@@ -59,7 +62,7 @@ def test_the_page_is_written_and_nothing_is_measured_twice(
         "shippable.json",
     ]  # fmt: skip
     monkeypatch.setattr(report, "measure_routing", lambda _: pytest.fail("measured twice"))
-    assert report.main(argv) == 0
+    write()
     assert out.read_text() == page
 
 
