@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from maestroctl.predict.model import PredictorModel
 
 SHIPPED_PATH = Path(__file__).parent / "data" / "default.mpred"
-SHIPPED_DIGEST = "b884526e5f2652b258cf1b055a0c29509a42abb157217071ba5ff8790626e158"
+SHIPPED_DIGEST = "e77e42b98e65e68ce706f7312b997d8cb15e19a533599ebf3332d2ecfdcea09f"
 MAX_SHIPPED_BYTES = 5_000_000
 
 
