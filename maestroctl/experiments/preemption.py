@@ -1,8 +1,9 @@
 """Maestro Table II: boundary preemption under extreme load, one to five nodes.
 
 With it a job gives way between its stages; without it a job that has begun keeps its turn, so its
-next stage goes before every job that has not begun. The order among jobs that have not begun is
-the same. Rate 5 and batch ratio 0.6 are the paper's; the deadline factor is a fixed 5.
+next stage goes before every job that has not begun. The order among jobs that have not begun, the
+rule by which they are late, and the slots kept for interactive stages are the same.
+Rate 5 and batch ratio 0.6 are the paper's; the deadline factor is a fixed 5.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from maestroctl.experiments.harness import (
     with_policy,
 )
 from maestroctl.experiments.setup import mixed_simulation
-from maestroctl.scheduler.coordinator_state import JobState
+from maestroctl.scheduler.coordinator_state import JobState, StageState
 from maestroctl.scheduler.ordering.base import OrderingPolicy
 from maestroctl.scheduler.ordering.costs import Costs
 from maestroctl.sim.workload import JobSource
@@ -42,6 +43,8 @@ class RunToCompletion(OrderingPolicy):
 
     def __init__(self, inner: OrderingPolicy) -> None:
         self._inner = inner
+        self.can_lapse = inner.can_lapse
+        self.reserves_slots = inner.reserves_slots
 
     def use(self, costs: Costs) -> None:
         """Passed on."""
@@ -53,6 +56,10 @@ class RunToCompletion(OrderingPolicy):
         """The inner key for a job's first stage."""
         key = self._inner.key(stage, job, prediction, now_s)
         return key if stage.position == 0 else job.arrival_s - _BEGUN
+
+    def late_key(self, stage: StageState, now_s: float) -> float | None:
+        """The inner one for a job's first stage; moving a later one back would preempt its job."""
+        return self._inner.late_key(stage, now_s) if stage.stage.position == 0 else None
 
     def on_stage_ended(
         self, stage: StageDescriptor, job: JobState, served_s: float, output_tokens: int

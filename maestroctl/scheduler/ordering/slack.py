@@ -1,9 +1,9 @@
 """Orders for deadlines under overload: who needs least, among those that can still be in time.
 
 Theory of operation. With more work than the fleet can do, some deadlines are missed whatever the
-order. Going by deadline or by slack then misses most of them: everybody is served as late as can
-be, and one delay more makes all of them late. Most deadlines are kept when the jobs that are given
-up are the large ones, each of which makes room for many. So the key is
+order. Going by deadline or by slack missed most of them in simulation; we think that is because
+everybody is then served as late as can be, so one delay more makes all of them late. More are kept
+when the jobs that are given up are the large ones, each of which makes room for many. So the key is
 
     deadline + `DENSITY` x T_rem
 
@@ -15,9 +15,9 @@ does not change while a stage waits.
 When the turn of a stage comes and even its median remaining time, at the present pace of its model
 and with no wait any more, ends after the deadline, serving it keeps no deadline (`late_key`): it
 moves behind the others, where the shortest goes first, with aging. There it gets what is left over,
-and `LATE_SHARE` of the dispatches. The judgement is by the median and not by a cautious quantile:
-under overload caution gives up jobs that would have been in time. Nothing is ever stopped because
-its deadline passed: a late answer is still an answer (docs/decisions/0009).
+and `LATE_SHARE` of the dispatches. The judgement is by the median and not by a cautious quantile,
+which under overload would give up jobs that would have been in time. Nothing is ever stopped
+because its deadline passed: a late answer is still an answer (docs/decisions/0009).
 
 Jobs without a deadline are never late; they go after those with one that can be met and before the
 late ones, the shortest first, with aging.
@@ -36,7 +36,8 @@ from maestroctl.scheduler.ordering.stjf import total_tokens
 
 DENSITY = 15.0
 """Seconds of deadline that a second of remaining work counts as: aging of 1 s per 15 s waited.
-SLO attainment moves by less than 2 points between 15 and 60 (docs/experiments.md)."""
+Chosen by SLO attainment among 15, 30 and 60, on one seed of the cell that docs/experiments.md
+reports, where they differ by less than 2 points; that page says what speaks against it."""
 
 
 class Slack(OrderingPolicy):
