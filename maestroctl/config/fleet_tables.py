@@ -160,6 +160,7 @@ POLICY = Table(
         ),
         Key("residency", TEXT, "Which idle engine gives way to another model."),
         Key("degradation", TEXT, "How memory is freed under pressure."),
+        Key("look_ahead", TEXT, "Whether models that a workflow needs next are woken ahead."),
         Key(
             "readiness_weight",
             number(0, 1e6),
@@ -197,6 +198,12 @@ POLICY = Table(
             "group_wait_s",
             seconds(),
             "How long a model on the device goes on while another model waits for its place.",
+        ),
+        Key(
+            "drain_wait_s",
+            seconds(),
+            "How long a busy model may take to make room before it is suspended or, when it only"
+            " has requests that have not begun to answer, sent back to the queue.",
         ),
         Key(
             "resume_deadline_s",

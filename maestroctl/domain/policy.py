@@ -15,6 +15,7 @@ class PolicySpec:
         model_choice: which of several candidate models.
         residency: node level: which engine gives way.
         degradation: node level: how memory is freed under pressure.
+        look_ahead: whether nodes are told what workflows are likely to need next.
         readiness_weight: lambda of Maestro Eq 5.
         degradation_weight: mu of Maestro Eq 5.
         latency_slack: tau of Chimera Algorithm 1.
@@ -23,6 +24,8 @@ class PolicySpec:
         aging_s: key seconds per second waited.
         max_wait_s: after this long a stage is aged.
         group_wait_s: how long waiters of another model let the model on the device go on.
+        drain_wait_s: how long a busy engine that has to give way may take to drain before it is
+            suspended, or its unstarted stages are aborted.
         resume_deadline_s: a suspended engine precedes every new admission after this.
         queue_timeout_s: a stage that waited this long for a place is resolved as unavailable.
     """
@@ -32,6 +35,7 @@ class PolicySpec:
     model_choice: str = "first"
     residency: str = "lru"
     degradation: str = "maestroctl"
+    look_ahead: str = "workflow"
     readiness_weight: float = 1.0
     degradation_weight: float = 1.0
     latency_slack: float = 0.5
@@ -40,5 +44,6 @@ class PolicySpec:
     aging_s: float = 0.05
     max_wait_s: float = 120.0
     group_wait_s: float = 5.0
+    drain_wait_s: float = 20.0
     resume_deadline_s: float = 30.0
     queue_timeout_s: float = 600.0

@@ -10,10 +10,12 @@ from pathlib import Path
 from maestroctl.errors import ConfigError
 from maestroctl.experiments import (
     colocation,
+    degradation,
     error_tolerance,
     frontier,
     overcommit,
     preemption,
+    prewarm,
     queue_time,
     routing,
     slo_sweep,
@@ -33,6 +35,8 @@ EXPERIMENTS: Mapping[str, Run] = {
     "colocation": colocation.run,
     "routing": routing.run,
     "utilisation": utilisation.run,
+    "degradation": degradation.run,
+    "prewarm": prewarm.run,
     "error_tolerance": error_tolerance.run,
     "frontier": frontier.run,
 }

@@ -68,7 +68,12 @@ from maestroctl.scheduler.events import (
 from maestroctl.scheduler.interactive_reserve import InteractiveReserves
 from maestroctl.scheduler.ordering.base import OrderingPolicy
 from maestroctl.scheduler.ordering.costs import Costs
-from maestroctl.scheduler.registry import make_model_choice, make_ordering, make_routing
+from maestroctl.scheduler.registry import (
+    make_look_ahead,
+    make_model_choice,
+    make_ordering,
+    make_routing,
+)
 from maestroctl.scheduler.routing.fleet_state import FleetState
 from maestroctl.scheduler.routing.look_ahead import LookAhead
 from maestroctl.scheduler.routing.placement_score import Weights
@@ -82,7 +87,7 @@ class CoordinatorCore:
         fleet: nodes, models and `[policy]`.
         epoch: of this coordinator; higher than any before it on the same state.
         max_queued: stages that may wait here; past that new ones are rejected.
-        look_ahead: advice on what workflows need next; None = none is given.
+        look_ahead: in place of the one that `[policy]` names.
         ordering: in place of the policy that `[policy]` names.
 
     Raises:
@@ -109,7 +114,12 @@ class CoordinatorCore:
         self._ordering.use(self._costs)
         self._timers = Timers()
         self._dispatcher = Dispatcher(
-            tables, self._timers, make_routing(policy), self._ordering, look_ahead, epoch
+            tables,
+            self._timers,
+            make_routing(policy),
+            self._ordering,
+            look_ahead or make_look_ahead(policy),
+            epoch,
         )
         self._waiting = WaitingRoom(
             fleet, tables, self._timers, self._dispatcher, self._model_choice, max_queued

@@ -50,11 +50,13 @@ from maestroctl.scheduler.events import (
 from maestroctl.scheduler.node.adoption import adopt_engine, read_memory
 from maestroctl.scheduler.node.books import MemoryBooks
 from maestroctl.scheduler.node.by_hand import request_action
-from maestroctl.scheduler.node.degradation import DEGRADATION_POLICIES, DegradationPolicy
-from maestroctl.scheduler.node.engine_state import EngineState
+from maestroctl.scheduler.node.degradation import DegradationPolicy
+from maestroctl.scheduler.node.degradation_policies import DEGRADATION_POLICIES
+from maestroctl.scheduler.node.engine_state import Advice, EngineState
 from maestroctl.scheduler.node.epochs import announce_epoch, change_epoch
 from maestroctl.scheduler.node.placement import explain_misfit
-from maestroctl.scheduler.node.reconcile import reconcile, try_prewarm
+from maestroctl.scheduler.node.prewarm import heed_advice
+from maestroctl.scheduler.node.reconcile import reconcile
 from maestroctl.scheduler.node.report import make_snapshot
 from maestroctl.scheduler.node.residency import RESIDENCY_POLICIES, ResidencyPolicy
 from maestroctl.scheduler.node.shutdown import request_shutdown
@@ -197,9 +199,9 @@ def _consider_prewarm(state: NodeState, event: PrewarmAdvised) -> None:
     engine = state.by_model.get(event.model)
     if engine is None or not engine.abilities.managed or state.shutdown is not None:
         return
-    why_not = try_prewarm(state, engine, event.expected_at_s)
-    if why_not and not engine.status.is_awake:
-        state.record("residency", engine.engine_id, "", f"prewarm not taken: {why_not}")
+    if engine.status.is_awake or engine.give_way_is_final() or engine.pinned:
+        return
+    heed_advice(state, engine, Advice(event.probability, event.expected_at_s))
 
 
 def _fire_timer(state: NodeState, event: TimerFired) -> None:

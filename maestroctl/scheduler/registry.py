@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.errors import ConfigError
-from maestroctl.scheduler.node.degradation import DEGRADATION_POLICIES
+from maestroctl.scheduler.node.degradation_policies import DEGRADATION_POLICIES
 from maestroctl.scheduler.node.residency import RESIDENCY_POLICIES
 from maestroctl.scheduler.ordering.base import OrderingPolicy
 from maestroctl.scheduler.ordering.edf import Edf
@@ -37,6 +37,7 @@ from maestroctl.scheduler.routing.baseline_choices import LeastLoaded, RoundRobi
 from maestroctl.scheduler.routing.bin_packing import make_bin_packing
 from maestroctl.scheduler.routing.cross_cluster import make_maestro, make_maestroctl
 from maestroctl.scheduler.routing.least_loaded import make_least_loaded
+from maestroctl.scheduler.routing.look_ahead import LookAhead, NoLookAhead, WorkflowLookAhead
 from maestroctl.scheduler.routing.model_choice import FirstModel, ModelChoice
 from maestroctl.scheduler.routing.nearest import make_nearest
 from maestroctl.scheduler.routing.pipeline import RoutingPolicy
@@ -81,12 +82,18 @@ MODEL_CHOICES: Mapping[str, Callable[[PolicySpec], ModelChoice]] = {
     "least_loaded": lambda _policy: LeastLoaded(),
 }
 
+LOOK_AHEADS: Mapping[str, Callable[[PolicySpec], LookAhead]] = {
+    "workflow": lambda _policy: WorkflowLookAhead(),
+    "none": lambda _policy: NoLookAhead(),
+}
+
 KNOWN_POLICIES: Mapping[str, Collection[str]] = {
     "ordering": tuple(ORDERINGS),
     "routing": tuple(ROUTINGS),
     "model_choice": tuple(MODEL_CHOICES),
     "residency": tuple(RESIDENCY_POLICIES),
     "degradation": tuple(DEGRADATION_POLICIES),
+    "look_ahead": tuple(LOOK_AHEADS),
 }
 """Names per key of ``[policy]``, for checking a file before anything starts."""
 
@@ -118,6 +125,15 @@ def make_model_choice(policy: PolicySpec) -> ModelChoice:
         ConfigError: no such policy.
     """
     return _make(MODEL_CHOICES, policy.model_choice, "model_choice", policy)
+
+
+def make_look_ahead(policy: PolicySpec) -> LookAhead:
+    """The look-ahead that is configured.
+
+    Raises:
+        ConfigError: no such policy.
+    """
+    return _make(LOOK_AHEADS, policy.look_ahead, "look_ahead", policy)
 
 
 def _make(

@@ -74,6 +74,9 @@ _BOOK_AHEAD_TOKENS = 128
 EngineEffect = StartEngine | WakeEngine | SleepEngine | SuspendEngine | ResumeEngine | StopEngine
 
 
+_LEAVING_S = 0.5  # an iteration and a bit: by then an aborted sequence has left its batch
+
+
 class _Stage:
     """A stage in the node."""
 
@@ -227,6 +230,11 @@ class SimNode:
         Args:
             conversation: whose earlier prompts this one goes on from.
         """
+        if offer.stage_id in self._stages:  # its aborted attempt is still leaving the engine
+            self._tell(
+                StageRefused(offer.stage_id, offer.attempt, "leaving", {}, False, _LEAVING_S)
+            )
+            return
         self._stages[offer.stage_id] = _Stage(offer, output_tokens, conversation, self._loop.now_s)
         self.post(offer)
 

@@ -32,6 +32,7 @@ class HarshDegradation:
         *,
         may_drain: bool,
         partial: bool = False,
+        max_level: int = 5,  # noqa: ARG002
     ) -> DegradationPlan | None:
         """See `DegradationPolicy`."""
         views = []

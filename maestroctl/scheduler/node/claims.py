@@ -6,20 +6,27 @@ was lowered under it. Claims are served in the order of their oldest wait; a sus
 resume deadline has passed precedes them all.
 
 Before `force_after_s` a claim takes free memory and idle victims only, so the model that serves
-now may go on taking stages; after it, busy engines are drained for it. Waiters of one model are
-one claim: they are served together, and orders such as A A B A C B do not thrash.
+now may go on taking stages; after it, busy engines are drained for it. When that has taken longer
+than `drain_wait_s`, levels 4 and 5 of Algorithm 2 are open to it, as far as `hard_rungs` allows.
+Waiters of one model are one claim: they are served together, and orders such as A A B A C B do
+not thrash.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from maestroctl.domain.engine import EngineStatus
-from maestroctl.scheduler.node.engine_state import EngineState
+from maestroctl.domain.stage import ServiceClass
+from maestroctl.scheduler.node.engine_state import Advice, EngineState
 from maestroctl.scheduler.node.state import NodeState
 
 S = EngineStatus
 _AT_REST = (S.STOPPED, S.SLEEPING, S.SUSPENDED)
+PREWARM_LEAD = 2.0
+"""Activation times ahead of the expected stage: one to activate, one for victims to fall asleep
+and for the prediction to be late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,8 @@ class Claim:
         resumes: a suspended engine with open requests.
         urgent: the same past its resume deadline.
         admits_only: the engine is awake; it needs its device's overrun to end.
+        interactive: an interactive stage is among its waiters.
+        prewarms: nobody waits yet; a coordinator expects a stage (section 6, AdvisePrewarm).
     """
 
     engine: EngineState
@@ -38,6 +47,18 @@ class Claim:
     resumes: bool = False
     urgent: bool = False
     admits_only: bool = False
+    interactive: bool = False
+    prewarms: bool = False
+
+    def hard_rungs(self) -> Mapping[int, int]:
+        """Highest harm per level beyond 3 that the claim justifies: batch gives way to interactive.
+
+        Waiting is always possible, so nobody's stream is cut for a claim; a request that has not
+        sent a byte goes back to the queue, at no more than a delay.
+        """
+        if self.urgent:
+            return {4: 1, 5: 1}
+        return {4: 1, 5: 0} if self.interactive else {4: 0}
 
 
 def list_claims(state: NodeState) -> list[Claim]:
@@ -47,6 +68,7 @@ def list_claims(state: NodeState) -> list[Claim]:
         claims,
         key=lambda claim: (
             not claim.urgent,
+            claim.prewarms,
             claim.since_s,
             claim.resumes,
             claim.engine.engine_id,
@@ -72,5 +94,32 @@ def _claim_of(state: NodeState, engine: EngineState) -> Claim | None:
         urgent = state.now_s >= deadline_s
         return Claim(engine, engine.since_s, deadline_s, resumes=True, urgent=urgent)
     if since_s is None:
+        return _foreseen(state, engine)
+    interactive = any(
+        stage.service_class is ServiceClass.INTERACTIVE for stage in engine.waiting.values()
+    )
+    return Claim(engine, since_s, since_s + group_wait_s, interactive=interactive)
+
+
+def _foreseen(state: NodeState, engine: EngineState) -> Claim | None:
+    """A claim on advice, from the time on at which activating must begin to be in time."""
+    advice = engine.advice
+    if advice is None or engine.status is S.SUSPENDED or engine.pinned:
         return None
-    return Claim(engine, since_s, since_s + group_wait_s)
+    if state.now_s < begin_prewarm_s(engine, advice):
+        return None
+    return Claim(engine, advice.expected_s, float("inf"), prewarms=True)
+
+
+def begin_prewarm_s(engine: EngineState, advice: Advice) -> float:
+    """When to begin so that the engine is ready a little before the stage is expected."""
+    profile = engine.need_profile()
+    activation_s = profile.wake_s if engine.status is S.SLEEPING else profile.cold_start_s
+    return advice.expected_s - PREWARM_LEAD * activation_s
+
+
+def forget_advice_s(engine: EngineState, advice: Advice) -> float:
+    """When advice that did not come true is dropped: 2 T_act after the stage was expected."""
+    profile = engine.need_profile()
+    activation_s = profile.wake_s if engine.status is S.SLEEPING else profile.cold_start_s
+    return advice.expected_s + 2 * activation_s

@@ -8,17 +8,20 @@ host, on which putting an engine to sleep *takes* memory.
 |---|---|
 | 1 | an idle engine sleeps |
 | 2 | a sleeping engine stops, and an idle one that cannot sleep or whose sleep frees too little |
-| 3 | a start that nobody is served by yet is killed |
+| 3 | an engine on its way to sleep is stopped; a start that nobody is served by yet is killed |
 | 4 | an active engine is suspended, its open requests frozen |
 | 5 | open stages are aborted |
 
-`LruDegradation` uses levels 1 and 2 in the order of the residency policy. A policy that weighs all
-five implements the same `plan` and is given the same views: the core carries out every action.
+A busy engine may *drain*: take nothing new and give way at levels 1 and 2 when it is empty. Levels
+4 and 5 are for those whose draining took too long (`usable_choices`).
+
+`LruDegradation` uses levels 1 and 2 in the order of the residency policy; `minimum_impact` weighs
+all five. Both are given the same views, and the core carries out every action.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,9 +60,10 @@ class DegradationPlan:
         return sum(step.choice.cost_s for step in self.steps)
 
     @property
-    def impact(self) -> tuple[int, float, int]:
-        """What is minimised, lexicographically: level, cost, number of items."""
-        return (self.level, self.cost_s, len(self.steps))
+    def impact(self) -> tuple[int, int, float, int]:
+        """What is minimised, lexicographically: level, harm on it, cost, number of items."""
+        rung = max(((s.choice.level, s.choice.harm) for s in self.steps), default=(0, 0))
+        return (*rung, self.cost_s, len(self.steps))
 
 
 class DegradationPolicy(Protocol):
@@ -73,6 +77,7 @@ class DegradationPolicy(Protocol):
         *,
         may_drain: bool,
         partial: bool = False,
+        max_level: int = LEVEL_KILL_START,
     ) -> DegradationPlan | None:
         """Choose who gives way.
 
@@ -82,11 +87,28 @@ class DegradationPolicy(Protocol):
             host_free_bytes: host memory that sleeping weights may still take.
             may_drain: busy engines may be told to take nothing new and give way when empty.
             partial: free as much of the deficit as possible rather than all or nothing.
+            max_level: how far it may go; see `usable_choices`.
 
         Returns:
             A plan that frees the deficit; None when there is none (never with `partial`).
         """
         ...
+
+
+def usable_choices(view: VictimView, *, may_drain: bool, max_level: int) -> Sequence[GiveWayChoice]:
+    """What may be asked of the engine.
+
+    An idle one: its chain up to `max_level`. A busy one: nothing, unless it may drain, and then up
+    to level 3; from `max_level` 4 on draining has been tried for long enough, and only what ends
+    the wait at once is left.
+    """
+    if not view.busy:
+        return [choice for choice in view.choices if choice.level <= max_level]
+    if max_level >= LEVEL_SUSPEND:
+        return [c for c in view.choices if LEVEL_KILL_START <= c.level <= max_level]
+    if not may_drain:
+        return []
+    return [choice for choice in view.choices if choice.level <= max_level]
 
 
 class LruDegradation:
@@ -103,13 +125,14 @@ class LruDegradation:
         *,
         may_drain: bool,
         partial: bool = False,
+        max_level: int = LEVEL_ABORT,
     ) -> DegradationPlan | None:
-        """See `DegradationPolicy`."""
+        """See `DegradationPolicy`; `max_level` only bounds what the policy would do anyway."""
         able = [view for view in ranked if may_drain or not view.busy]
         if not partial and not self._could_free(deficit, able):
             return None
         chosen = _Selection(deficit, host_free_bytes)
-        for level in range(LEVEL_SLEEP, self._max_level + 1):
+        for level in range(LEVEL_SLEEP, min(self._max_level, max_level) + 1):
             for view in able:
                 chosen.offer(view, level)
         if not chosen.is_enough() and not partial:
@@ -216,9 +239,3 @@ class _Selection:
             )
         )
         return DegradationPlan(tuple(steps))
-
-
-DEGRADATION_POLICIES: Mapping[str, Callable[[], DegradationPolicy]] = {
-    "maestroctl": LruDegradation,
-    "maestro": LruDegradation,
-}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from maestroctl.domain.engine import EngineStatus
 from maestroctl.scheduler.node.engine_state import EngineState
+from maestroctl.scheduler.node.prewarm import watch_advice
 from maestroctl.scheduler.node.stages import COOL_DOWN_S, watch_ttl
 from maestroctl.scheduler.node.state import NodeState
 from maestroctl.scheduler.node.transitions import begin_sleep, issue_stop
@@ -24,7 +25,10 @@ def run_due(state: NodeState) -> None:
             continue
         elif engine.status is S.FAILED:
             _cool_down(state, engine)
+        elif engine.status is S.SLEEPING:
+            watch_advice(state, engine)
         elif engine.status is S.STOPPED:
+            watch_advice(state, engine)
             if engine.not_before_s > state.now_s:
                 state.want_timer("backoff", engine, engine.not_before_s)
         elif engine.status is S.SUSPENDED:

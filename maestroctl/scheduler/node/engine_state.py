@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import exp
 
 from maestroctl.domain.engine import EngineAbilities, EngineStatus, ResidencyTier
 from maestroctl.domain.ids import DeviceName, EngineId, ModelName, StageId
@@ -15,6 +16,9 @@ from maestroctl.domain.llm import ModelProfile, ModelSpec
 from maestroctl.domain.messages import ModelAction
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.scheduler.node.residency import GiveWayAction
+
+ARRIVAL_MEMORY_S = 300.0
+"""Stages offered this long ago count 1/e (assumed: some minutes of a user's session)."""
 
 
 class StagePlace(StrEnum):
@@ -59,6 +63,8 @@ class StageState:
         held_since_s: when it was taken.
         order: sequence number of its arrival; breaks ties of `key`.
         protected: its engine was activated for it and is no victim before it has left.
+        service_s: predicted seconds in its engine (Eq 2 with the booked output).
+        started_s: when it was forwarded.
     """
 
     stage_id: StageId
@@ -73,6 +79,8 @@ class StageState:
     place: StagePlace = StagePlace.WAITING
     first_byte: bool = False
     protected: bool = False
+    service_s: float = 0.0
+    started_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -105,6 +113,14 @@ class HandRequest:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A coordinator expects a stage for the model at `expected_s`, with this probability."""
+
+    probability: float
+    expected_s: float
+
+
 @dataclass(slots=True)
 class EngineState:
     """One engine. Changed by the modules of this package only, through `NodeState`.
@@ -123,6 +139,10 @@ class EngineState:
         last_good_s: when it last finished a stage well since it was activated.
         prewarm_expected_s: activated on advice for about then; None once it has served.
         prewarm_until_s: gives up an unused prewarm at this time.
+        advice: what a coordinator expects of the model; None when nothing, or when it came true.
+        arrivals: stages offered, each counted e^(-age / `ARRIVAL_MEMORY_S`), as of `arrivals_at_s`.
+        makes_room_for: whose plan its transition in flight is a step of.
+        failed_steps: steps of plans for this engine that failed since it last was activated.
     """
 
     engine_id: EngineId
@@ -161,6 +181,11 @@ class EngineState:
     stop_retry_s: float = 0.0
     prewarm_expected_s: float | None = None
     prewarm_until_s: float | None = None
+    advice: Advice | None = None
+    arrivals: float = 0.0
+    arrivals_at_s: float = 0.0
+    makes_room_for: EngineId | None = None
+    failed_steps: int = 0
     _block_tokens: int = 1
     _block_bytes: int = 0
     _max_tokens: int = 0
@@ -180,10 +205,36 @@ class EngineState:
         tokens = num_tokens if num_tokens < self._max_tokens else self._max_tokens
         return -(-tokens // self._block_tokens) * self._block_bytes
 
+    def service_s(self, prompt_tokens: int, booked_tokens: int) -> float:
+        """Eq 2 with the booked output at batch 1, seconds; 0 without a profile."""
+        if self.profile is None:
+            return 0.0
+        cost = self.profile.iteration
+        output = max(0, min(booked_tokens, self._max_tokens) - prompt_tokens)
+        return cost.cp_s * prompt_tokens + (cost.c0_s + cost.c1_s) * output
+
+    def note_arrival(self, now_s: float) -> None:
+        """A stage for the model was offered."""
+        self.arrivals = self.arrivals * exp((self.arrivals_at_s - now_s) / ARRIVAL_MEMORY_S) + 1.0
+        self.arrivals_at_s = now_s
+
+    def arrival_rate(self, now_s: float) -> float:
+        """Stages per second lately; falls while none comes."""
+        age_s = max(0.0, now_s - self.arrivals_at_s)
+        return self.arrivals * exp(-age_s / ARRIVAL_MEMORY_S) / ARRIVAL_MEMORY_S
+
+    def drain_s(self, now_s: float) -> float:
+        """Predicted seconds until the last stage in the engine has left."""
+        return max(
+            (stage.started_s + stage.service_s - now_s for stage in self.running.values()),
+            default=0.0,
+        )
+
     @property
     def kv_capacity_bytes(self) -> int:
-        """KV limit, or the one it would be started with."""
-        if self.status.has_process or self.profile is None:
+        """KV limit, or the one it would be started with; of an elastic one, what it may reach."""
+        fixed = self.status.has_process and not self.abilities.elastic_kv
+        if fixed or self.profile is None:
             return self.kv_limit_bytes
         return self.profile.kv_pool_bytes
 

@@ -7,7 +7,7 @@ was not; an order by hand is carried out whatever others need.
 from __future__ import annotations
 
 from maestroctl.domain.engine import EngineStatus
-from maestroctl.domain.ids import HOST_DEVICE
+from maestroctl.domain.ids import HOST_DEVICE, EngineId
 from maestroctl.domain.outcome import Outcome
 from maestroctl.domain.records import Candidate
 from maestroctl.scheduler.node.degradation import DegradationPlan, DegradationStep
@@ -37,12 +37,18 @@ def doubt_orders(state: NodeState) -> None:
 
 
 def apply_plan(
-    state: NodeState, room: Room, plan: DegradationPlan, cause: OrderCause, reason: str
+    state: NodeState,
+    room: Room,
+    plan: DegradationPlan,
+    cause: OrderCause,
+    reason: str,
+    requester: EngineId | None = None,
 ) -> None:
     """Give the orders of a plan and begin those that can begin."""
     _record_plan(state, plan, reason)
     for step in plan.steps:
         engine = state.engines[step.engine_id]
+        engine.makes_room_for = requester
         room.add_coming(step.choice.freed_bytes)
         _order(state, engine, step, cause)
         takes = -step.choice.freed_bytes.get(HOST_DEVICE, 0)
@@ -52,7 +58,7 @@ def apply_plan(
 
 def _record_plan(state: NodeState, plan: DegradationPlan, reason: str) -> None:
     """A plan found again and again is recorded once."""
-    if all(state.engines[step.engine_id].give_way is not None for step in plan.steps):
+    if all(_is_ordered(state.engines[step.engine_id], step) for step in plan.steps):
         return
     state.record(
         "degrade",
@@ -61,6 +67,13 @@ def _record_plan(state: NodeState, plan: DegradationPlan, reason: str) -> None:
         reason,
         tuple(_describe(step) for step in plan.steps),
     )
+
+
+def _is_ordered(engine: EngineState, step: DegradationStep) -> bool:
+    """Was the engine told the same before?"""
+    action = step.choice.action
+    wanted = GiveWayAction.STOP if action is GiveWayAction.ABORT else action
+    return engine.give_way is not None and engine.give_way.action is wanted
 
 
 def _describe(step: DegradationStep) -> Candidate:
@@ -73,6 +86,9 @@ def _order(state: NodeState, engine: EngineState, step: DegradationStep, cause: 
     if action is GiveWayAction.KILL_START:
         refuse_waiters(state, engine, f"start of {engine.model!r} was called off", retry_in_s=0.0)
         begin_stop(state, engine, "its memory is needed")
+        return
+    if engine.status is S.FALLING_ASLEEP:
+        begin_stop(state, engine, f"gives way ({cause})")
         return
     if action is GiveWayAction.ABORT:
         for stage in list(engine.running.values()):

@@ -56,7 +56,9 @@ def list_activations(state: NodeState, engine: EngineState, *, least: bool) -> l
     for devices in _placements(state, engine.spec):
         budget = min(state.books.budgets[device] for device in devices)
         pool = min(profile.kv_pool_bytes, budget - fixed)
-        kv_limit = profile.kv_least_bytes if least else max(pool, profile.kv_least_bytes)
+        # An elastic limit begins at its floor and follows the bookings (section 8).
+        small = least or engine.abilities.elastic_kv
+        kv_limit = profile.kv_least_bytes if small else max(pool, profile.kv_least_bytes)
         options.append(start_with(profile, devices, kv_limit))
     return options
 

@@ -13,7 +13,8 @@ orders are called off. One pass:
    a. free memory for the full KV pool (counting what is on its way back): activate, or wait;
    b. idle victims for the full pool (not by a stop where a busy one could sleep instead);
    c. a smaller pool that fits now; d. the least pool; e. idle victims for it;
-   f. once the oldest waiter has waited `group_wait_s`: busy victims, which drain first;
+   f. once the oldest waiter has waited `group_wait_s`: busy victims, which drain first, and when
+      they have not done so `drain_wait_s` later, are suspended or have their stages aborted;
    g. wait, when the memory of others could be enough one day; else refuse with the shortfall.
    What an earlier claim waits for is promised to it: later claims do not take it.
 5. Orders that no claim needed this time are called off.
@@ -26,12 +27,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from maestroctl.domain.engine import EngineStatus
-from maestroctl.domain.ids import DeviceName, EngineId
+from maestroctl.domain.ids import DeviceName, EngineId, TimerId
 from maestroctl.domain.messages import ModelAction
 from maestroctl.domain.outcome import Outcome
 from maestroctl.domain.units import format_bytes
+from maestroctl.scheduler.effects import SetTimer
 from maestroctl.scheduler.node.claims import Claim, list_claims
-from maestroctl.scheduler.node.degradation import LEVEL_STOP, DegradationPlan
+from maestroctl.scheduler.node.degradation import (
+    LEVEL_ABORT,
+    LEVEL_KILL_START,
+    LEVEL_SLEEP,
+    LEVEL_STOP,
+    LEVEL_SUSPEND,
+    DegradationPlan,
+)
 from maestroctl.scheduler.node.due import run_due
 from maestroctl.scheduler.node.engine_state import EngineState, OrderCause
 from maestroctl.scheduler.node.orders import (
@@ -57,10 +66,14 @@ from maestroctl.scheduler.node.victims import (
     VictimPool,
     is_immovable,
     may_sleep_once_served,
+    spare,
     view_victim,
 )
 
 S = EngineStatus
+MAX_REPLANS = 2
+"""Steps of plans for one engine that may fail before its waiters are refused."""
+RELIEF_TIMER = TimerId("relief")
 
 
 def reconcile(state: NodeState) -> None:
@@ -79,27 +92,6 @@ def reconcile(state: NodeState) -> None:
         if not state.dirty:
             return
     raise state.violation("reconciliation does not settle")
-
-
-def try_prewarm(state: NodeState, engine: EngineState, expected_at_s: float) -> str:
-    """Activate an engine on advice, into memory that is free now and wanted by nobody.
-
-    Returns:
-        Empty when begun, else why not.
-    """
-    if engine.status not in (S.STOPPED, S.SLEEPING):
-        return f"engine is {engine.status}"
-    if engine.status is S.STOPPED and engine.model in state.never_fits:
-        return state.never_fits[engine.model]
-    if state.contended or list_claims(state) or engine.not_before_s > state.now_s:
-        return "others wait, or it backs off"
-    room = Room(state)
-    for option in list_activations(state, engine, least=False):
-        if not room.shortage(engine, option, coming=False) and not room.is_locked(option):
-            engine.prewarm_expected_s = expected_at_s
-            _begin(state, engine, option, "prewarm advised")
-            return ""
-    return "no free headroom"
 
 
 def _begin(state: NodeState, engine: EngineState, option: Activation, reason: str) -> None:
@@ -146,6 +138,8 @@ class _Pass:
             self._later = tuple(later.engine.engine_id for later in claims[position + 1 :])
             if claim.admits_only:
                 self._serve_admission(claim)
+            elif claim.prewarms:
+                self._prewarm(claim)
             else:
                 self._serve(claim)
         call_off_unconfirmed(state)
@@ -176,13 +170,36 @@ class _Pass:
                 return
         self._contend(claim, least)
 
+    def _prewarm(self, claim: Claim) -> None:
+        """Into headroom after level 1: idle engines whose sleep costs less than it may save."""
+        engine, state = claim.engine, self._state
+        advice = engine.advice
+        assert advice is not None
+        full = list_activations(state, engine, least=False)
+        if self._take_or_wait(engine, full):
+            return
+        profile = engine.need_profile()
+        saves_s = advice.probability * (
+            profile.wake_s if engine.status is S.SLEEPING else profile.cold_start_s
+        )
+        found = self._find_plan(claim, full, may_drain=False, max_level=LEVEL_SLEEP)
+        if found is not None and found[0].cost_s < saves_s:
+            plan, option = found
+            reason = f"room for {engine.engine_id}, advised"
+            apply_plan(state, self._room, plan, OrderCause.CLAIM, reason, engine.engine_id)
+            self._room.promise(engine, option)
+
     def _take_or_wait(self, engine: EngineState, options: Sequence[Activation]) -> bool:
         """Begin one of the options, or wait for its memory or its lock; False = none fits."""
         room = self._room
         fitting = [o for o in options if not room.shortage(engine, o, coming=False)]
         for option in sorted(fitting, key=self._by_free_memory):
             if not room.is_locked(option):
-                _begin(self._state, engine, option, "wanted")
+                if engine.wanted_since_s() is None and engine.advice is not None:
+                    engine.prewarm_expected_s = engine.advice.expected_s
+                    _begin(self._state, engine, option, "prewarm advised")
+                else:
+                    _begin(self._state, engine, option, "wanted")
                 return True
         covered = fitting or [o for o in options if not room.shortage(engine, o, coming=True)]
         if covered:
@@ -205,30 +222,44 @@ class _Pass:
                 shrunk.append(start_with(profile, option.devices, kv_limit))
         return shrunk
 
-    def _make_room(self, claim: Claim, options: Sequence[Activation], *, may_drain: bool) -> bool:
+    def _make_room(
+        self,
+        claim: Claim,
+        options: Sequence[Activation],
+        *,
+        may_drain: bool,
+        max_level: int = LEVEL_KILL_START,
+    ) -> bool:
         """Tell victims to give way for one of the options; False = there are not enough."""
-        found = self._find_plan(claim, options, may_drain=may_drain)
+        found = self._find_plan(claim, options, may_drain=may_drain, max_level=max_level)
         if found is None:
             return False
         plan, option = found
         engine = claim.engine
         reason = f"room for {engine.engine_id}"
-        apply_plan(self._state, self._room, plan, OrderCause.CLAIM, reason)
+        apply_plan(self._state, self._room, plan, OrderCause.CLAIM, reason, engine.engine_id)
         self._room.promise(engine, option)
         return True
 
     def _find_plan(
-        self, claim: Claim, options: Sequence[Activation], *, may_drain: bool
+        self,
+        claim: Claim,
+        options: Sequence[Activation],
+        *,
+        may_drain: bool,
+        max_level: int = LEVEL_KILL_START,
     ) -> tuple[DegradationPlan, Activation] | None:
         """The plan of least impact over the options, and the option it is for."""
         state, room = self._state, self._room
         later = self._later if may_drain else ()
         ranked = self._victims.rank(claim.engine.engine_id, later, claim.since_s)
+        if max_level >= LEVEL_SUSPEND:
+            ranked = spare(ranked, claim.hard_rungs())
         found = []
         for option in options:
             short = room.shortage(claim.engine, option, coming=True)
             plan = state.degradation.plan(
-                short, ranked, room.host_free_bytes(), may_drain=may_drain
+                short, ranked, room.host_free_bytes(), may_drain=may_drain, max_level=max_level
             )
             if plan is None or not plan.steps:
                 continue
@@ -268,7 +299,10 @@ class _Pass:
         """Steps 4f and 4g: idle engines are not enough."""
         state = self._state
         forced = state.now_s >= claim.force_after_s
-        if forced and self._make_room(claim, options, may_drain=True):
+        if claim.engine.failed_steps > MAX_REPLANS:
+            self._give_up(claim, options, "its memory could not be freed, re-planned twice")
+            return
+        if forced and self._force(claim, options):
             return
         possible = [o for o in options if not self._room.shortage_ever(claim.engine, o)]
         if not possible:
@@ -278,13 +312,25 @@ class _Pass:
         else:
             self._wait_for_group(claim)
 
-    def _give_up(self, claim: Claim, options: Sequence[Activation]) -> None:
+    def _force(self, claim: Claim, options: Sequence[Activation]) -> bool:
+        """Step 4f: drain busy engines; suspend or abort when that took too long."""
+        hard_s = claim.force_after_s + self._state.policy.drain_wait_s
+        if self._state.now_s >= hard_s:
+            if self._make_room(claim, options, may_drain=True, max_level=LEVEL_ABORT):
+                return True
+        elif self._find_plan(claim, options, may_drain=True, max_level=LEVEL_ABORT):
+            self._watch(claim, hard_s)
+        return self._make_room(claim, options, may_drain=True)
+
+    def _give_up(self, claim: Claim, options: Sequence[Activation], why: str = "") -> None:
         """Nobody's memory would be enough: refuse with the shortfall."""
         state, engine = self._state, claim.engine
         shortfalls = [self._room.shortage_ever(engine, option) for option in options]
         shortfall = min(shortfalls, key=lambda short: sum(short.values()), default={})
         missing = ", ".join(f"{format_bytes(n)} on {device}" for device, n in shortfall.items())
-        reason = f"no room for {engine.model!r}: {missing or 'a device'} short"
+        reason = why or f"{missing or 'a device'} short"
+        reason = f"no room for {engine.model!r}: {reason}"
+        engine.failed_steps = 0
         refuse_waiters(state, engine, reason, shortfall=shortfall)
         fail_requests(state, engine, [ModelAction.WAKE], reason)
         if claim.urgent:
@@ -300,7 +346,7 @@ class _Pass:
         plan = state.degradation.plan(short, ranked, self._room.host_free_bytes(), may_drain=True)
         if plan is not None and state.now_s >= claim.force_after_s:
             reason = f"overrun under {engine.engine_id}"
-            apply_plan(state, self._room, plan, OrderCause.CLAIM, reason)
+            apply_plan(state, self._room, plan, OrderCause.CLAIM, reason, engine.engine_id)
         elif plan is not None:
             self._wait_for_group(claim)
         elif any(short[d] > self._movable_bytes(engine, d) for d in short):
@@ -320,21 +366,52 @@ class _Pass:
     def _relieve_overrun(self) -> None:
         """Step 3."""
         state = self._state
+        if not state.books.overrun:
+            state.overrun_since_s = None
+            state.drop_timer(RELIEF_TIMER)
+            return
+        if state.overrun_since_s is None:
+            state.overrun_since_s = state.now_s
         short = self._room.overrun()
         if not short:
             return
         ranked = self._victims.rank(None)
         host_free = self._room.host_free_bytes()
-        plan = state.degradation.plan(short, ranked, host_free, may_drain=False, partial=True)
+        plan = self._plan_hard_relief(short, ranked, host_free) or state.degradation.plan(
+            short, ranked, host_free, may_drain=False, partial=True
+        )
         if plan is not None and plan.steps:
             reason = "booked memory is above the budget"
             apply_plan(state, self._room, plan, OrderCause.BUDGET, reason)
+
+    def _plan_hard_relief(
+        self, short: Mapping[DeviceName, int], ranked: Sequence[VictimView], host_free: int
+    ) -> DegradationPlan | None:
+        """Memory that others took does not come back by waiting: in the end, levels 4 and 5."""
+        state = self._state
+        plan = state.degradation.plan(
+            short, ranked, host_free, may_drain=False, max_level=LEVEL_ABORT
+        )
+        if plan is None or plan.level < LEVEL_SUSPEND:
+            return None
+        assert state.overrun_since_s is not None
+        hard_s = state.overrun_since_s + state.policy.drain_wait_s
+        if state.now_s >= hard_s:
+            return plan
+        if state.timers.get(RELIEF_TIMER) != hard_s:
+            state.timers[RELIEF_TIMER] = hard_s
+            state.effects.append(SetTimer(RELIEF_TIMER, hard_s))
+        return None
 
     def _wait_for_group(self, claim: Claim) -> None:
         """Let whoever serves go on until the oldest waiter has waited its time."""
         if claim.resumes:
             return  # its deadline has a timer of its own
-        self._state.want_timer("group", claim.engine, claim.force_after_s)
+        self._watch(claim, claim.force_after_s)
+
+    def _watch(self, claim: Claim, at_s: float) -> None:
+        """Look again at `at_s`, unless the claim is gone by then."""
+        self._state.want_timer("group", claim.engine, at_s)
         self._group_timers.append(claim.engine.engine_id)
 
     def _drop_group_timers(self) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from maestroctl.domain.engine import EngineStatus
-from maestroctl.domain.ids import DeviceName
+from maestroctl.domain.ids import HOST_DEVICE, DeviceName
 from maestroctl.domain.snapshot import DeviceSnapshot, EngineSnapshot, NodeSnapshot
 from maestroctl.estimate.readiness import estimate_activation_s
 from maestroctl.scheduler.node.admission import count_slots
+from maestroctl.scheduler.node.degradation import LEVEL_SUSPEND
 from maestroctl.scheduler.node.engine_state import EngineState
-from maestroctl.scheduler.node.residency import VictimView
 from maestroctl.scheduler.node.stages import COOL_DOWN_S
 from maestroctl.scheduler.node.state import NodeState
 from maestroctl.scheduler.node.victims import VictimPool
 
 MAX_CURVE_POINTS = 8
+CURVE_MAX_AGE_S = 5.0
 S = EngineStatus
 
 
@@ -88,26 +89,48 @@ def estimate_ready_in_s(engine: EngineState, now_s: float) -> float:
 def make_curve(state: NodeState) -> tuple[tuple[int, float], ...]:
     """Degradation curve: (bytes that can be freed, cost in seconds), rising, at most 8 points.
 
-    For the device on which most can be freed; levels 1 and 2 on idle engines, in the order of the
-    residency policy.
+    Algorithm 2 is asked for eighths of what the device of most supply can free by levels 1 to 3,
+    busy engines drained. Made again when the tables it depends on changed, or after
+    `CURVE_MAX_AGE_S`, since chances of use and drain times change by themselves.
     """
-    ranked = [view for view in VictimPool(state).rank(None) if not view.busy]
-    curves = [_curve_of(device, ranked) for device in state.compute_devices()]
-    best = max(curves, key=lambda points: points[-1][0] if points else 0, default=[])
-    step = -(-len(best) // MAX_CURVE_POINTS) or 1
-    return tuple(reversed(best[::-1][::step]))
+    tables = _curve_tables(state)
+    known = state.curve
+    if known is not None and known[0] == tables and state.now_s - known[1] < CURVE_MAX_AGE_S:
+        return known[2]
+    curve = _make_curve(state)
+    state.curve = (tables, state.now_s, curve)
+    return curve
 
 
-def _curve_of(device: DeviceName, ranked: list[VictimView]) -> list[tuple[int, float]]:
-    freed: dict[str, int] = {}
-    cost: dict[str, float] = {}
-    points: list[tuple[int, float]] = []
-    for level in (1, 2):
-        for view in ranked:
-            for choice in view.choices:
-                num_bytes = choice.freed_bytes.get(device, 0)
-                if choice.level == level and num_bytes > freed.get(view.engine_id, 0):
-                    freed[view.engine_id] = num_bytes
-                    cost[view.engine_id] = choice.cost_s
-                    points.append((sum(freed.values()), sum(cost.values())))
-    return points
+def _curve_tables(state: NodeState) -> object:
+    return tuple(
+        (e.status, e.tier, len(e.running), bool(e.waiting), e.kv_limit_bytes, e.pinned)
+        for e in state.engines.values()
+    )
+
+
+def _make_curve(state: NodeState) -> tuple[tuple[int, float], ...]:
+    ranked = VictimPool(state).rank(None)
+    supply = {
+        device: sum(
+            max(
+                (c.freed_bytes.get(device, 0) for c in view.choices if c.level < LEVEL_SUSPEND),
+                default=0,
+            )
+            for view in ranked
+        )
+        for device in state.compute_devices()
+    }
+    device, most = max(supply.items(), key=lambda pair: pair[1], default=(HOST_DEVICE, 0))
+    host_free = state.books.free_bytes(HOST_DEVICE) if HOST_DEVICE in state.books.budgets else 0
+    points: dict[int, float] = {}
+    for part in range(1, MAX_CURVE_POINTS + 1):
+        deficit = most * part // MAX_CURVE_POINTS
+        if deficit <= max(points, default=0):
+            continue
+        plan = state.degradation.plan({device: deficit}, ranked, host_free, may_drain=True)
+        if plan is None:
+            break
+        freed = sum(step.choice.freed_bytes.get(device, 0) for step in plan.steps)
+        points[freed] = max([plan.cost_s, *points.values()])
+    return tuple(sorted(points.items()))

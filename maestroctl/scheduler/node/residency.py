@@ -36,6 +36,8 @@ class GiveWayChoice:
         tier: where the weights go, for SLEEP; None otherwise.
         freed_bytes: cumulative, per device; negative where the choice *takes* memory (the host).
         cost_s: cumulative, seconds.
+        harm: within levels 4 and 5: 0 batch requests, 1 interactive ones, and for those that have
+            sent a byte and would be aborted, 2 and 3.
     """
 
     level: int
@@ -43,6 +45,7 @@ class GiveWayChoice:
     freed_bytes: Mapping[DeviceName, int]
     cost_s: float
     tier: ResidencyTier | None = None
+    harm: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class VictimView:
         held_bytes: what it has booked, per device.
         interactive: an interactive stage is open or held on it.
         choices: its chain, mildest first.
+        value_per_byte: seconds of activation that keeping it is expected to save, per byte held.
     """
 
     engine_id: EngineId
@@ -67,6 +71,7 @@ class VictimView:
     held_bytes: Mapping[DeviceName, int]
     interactive: bool
     choices: tuple[GiveWayChoice, ...]
+    value_per_byte: float = 0.0
 
 
 class ResidencyPolicy(Protocol):
@@ -92,4 +97,30 @@ class LruResidency:
         )
 
 
-RESIDENCY_POLICIES: Mapping[str, Callable[[], ResidencyPolicy]] = {"lru": LruResidency}
+class ValueResidency:
+    """Least value per byte first, as Greedy-Dual caches do; otherwise as `LruResidency`.
+
+    Value per byte = expected arrivals within the activation time x activation seconds / bytes
+    held: what is asked for often, comes back slowly and holds little stays. For a sleeping engine
+    that is host memory and context against a cold start, so the host tier follows the same rule.
+    """
+
+    def rank_victims(self, candidates: Sequence[VictimView], now_s: float) -> list[VictimView]:
+        """See `ResidencyPolicy`; ties break on the last use, then on the engine id."""
+        del now_s
+        return sorted(
+            candidates,
+            key=lambda view: (
+                not view.leaving,
+                view.busy,
+                view.value_per_byte,
+                view.last_used_s,
+                view.engine_id,
+            ),
+        )
+
+
+RESIDENCY_POLICIES: Mapping[str, Callable[[], ResidencyPolicy]] = {
+    "value": ValueResidency,
+    "lru": LruResidency,
+}

@@ -69,7 +69,9 @@ def offer_stage(state: NodeState, event: StageOffered) -> None:
         engine.kv_bytes(max(event.booked_tokens, event.prompt_tokens)),
         state.now_s,
         state.arrivals,
+        service_s=engine.service_s(event.prompt_tokens, event.booked_tokens),
     )
+    engine.note_arrival(state.now_s)
     if state.is_open(engine) and not engine.waiting and make_fit(state, engine, stage.kv_bytes):
         state.stages[stage.stage_id] = stage
         forward(state, engine, stage)

@@ -26,7 +26,8 @@ def forward(state: NodeState, engine: EngineState, stage: StageState) -> None:
     stage.place = StagePlace.RUNNING
     engine.running[stage.stage_id] = stage
     engine.kv_booked_bytes += stage.kv_bytes
-    engine.last_used_s = state.now_s
+    stage.started_s = engine.last_used_s = state.now_s
+    engine.advice = None
     engine.prewarm_expected_s = None
     engine.prewarm_until_s = None
     if engine.status is EngineStatus.IDLE:

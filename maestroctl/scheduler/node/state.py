@@ -78,6 +78,9 @@ class NodeState:
         timers: timers asked for and not yet fired.
         next_effect_id: strictly rising over the life of the core.
         arrivals: counts stages taken; breaks ties.
+        overrun_since_s: since when some device's bookings are above its budget; None = they are
+            not.
+        curve: the degradation curve, and the tables and time it was made of.
     """
 
     node: NodeSpec
@@ -98,6 +101,8 @@ class NodeState:
     arrivals: int = 0
     shutdown: ShutdownMode | None = None
     emptied: bool = False
+    overrun_since_s: float | None = None
+    curve: tuple[object, float, tuple[tuple[int, float], ...]] | None = None
     contended: bool = False
     stats: NodeStats = field(default_factory=NodeStats)
     journal: Journal = field(default_factory=Journal)

@@ -45,6 +45,7 @@ def finish_transition(state: NodeState, event: TransitionFinished) -> None:
         return
     state.unlock(engine)
     state.dirty = True
+    engine.makes_room_for = None
     if pending.kind in (EffectKind.START, EffectKind.WAKE):
         _come_awake(state, engine, readings, pending.kind)
     elif pending.kind is EffectKind.RESUME:
@@ -65,6 +66,7 @@ def _come_awake(
     order, engine.give_way = engine.give_way, None
     set_awake(state, engine, S.IDLE, readings)
     engine.failure = None
+    engine.failed_steps = 0
     protect_waiters(engine)
     forward_waiters(state, engine)
     if engine.prewarm_expected_s is not None:
@@ -155,6 +157,7 @@ def fail_transition(state: NodeState, event: TransitionFailed) -> None:
         return
     state.unlock(engine)
     state.dirty = True
+    _tell_beneficiary(state, engine)
     if pending.kind is EffectKind.STOP:
         _fail_stop(state, engine, event)
         return
@@ -165,6 +168,13 @@ def fail_transition(state: NodeState, event: TransitionFailed) -> None:
     else:
         _be_gone(state, engine)
         settle_requests(state, engine)
+
+
+def _tell_beneficiary(state: NodeState, engine: EngineState) -> None:
+    """A step of a plan failed: whoever it was for is planned for again, but not for ever."""
+    if engine.makes_room_for is not None:
+        state.engines[engine.makes_room_for].failed_steps += 1
+        engine.makes_room_for = None
 
 
 def _fail_stop(state: NodeState, engine: EngineState, event: TransitionFailed) -> None:

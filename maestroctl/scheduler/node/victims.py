@@ -6,20 +6,23 @@ flight, one that was activated for stages it has not served yet, one that alread
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from math import exp
 
 from maestroctl.domain.engine import EngineStatus, ResidencyTier
 from maestroctl.domain.ids import DeviceName, EngineId
 from maestroctl.domain.stage import ServiceClass
+from maestroctl.scheduler.node.degradation import LEVEL_SUSPEND
 from maestroctl.scheduler.node.engine_state import EffectKind, EngineState, OrderCause
 from maestroctl.scheduler.node.footprint import estimate_footprint
 from maestroctl.scheduler.node.residency import GiveWayAction, GiveWayChoice, VictimView
 from maestroctl.scheduler.node.state import NodeState
 
 S = EngineStatus
-REUSE_DECAY_S = 300.0  # an engine idle this long is used again soon with chance 1/e (assumed)
+REUSE_HORIZON_S = 60.0  # "soon" (assumed): a wake within this time is a cost of having slept
 _AWAKE = (S.IDLE, S.ACTIVE, S.DRAINING)
+_MAY_BE_CALLED_OFF = (S.STARTING, S.FALLING_ASLEEP)
 
 
 class VictimPool:
@@ -48,6 +51,7 @@ class VictimPool:
             view
             for view in self._all()
             if view.engine_id != requester
+            and not (engines[view.engine_id].pending and view.status in _AWAKE)
             and _may_give_way(engines[view.engine_id], later, since_s)
         ]
 
@@ -55,7 +59,7 @@ class VictimPool:
         """Every engine that anybody could ask, in order.
 
         Nothing that a pass does makes a view wrong: an engine that is told to give way, or begins
-        a transition, is no candidate any more.
+        a transition, is no candidate any more in this pass.
         """
         if self._ranked is None:
             state = self._state
@@ -65,7 +69,7 @@ class VictimPool:
                 if engine.abilities.managed
                 and not engine.pinned
                 and state.books.holding(engine.engine_id)
-                and (engine.pending is None or engine.status is S.STARTING)
+                and (engine.pending is None or engine.status in _MAY_BE_CALLED_OFF)
                 and engine.status is not S.STOPPING
             ]
             self._ranked = state.residency.rank_victims(views, state.now_s)
@@ -80,12 +84,25 @@ def _may_give_way(engine: EngineState, later: Collection[EngineId], since_s: flo
     if engine.status is S.STARTING:
         wanted_s = engine.wanted_since_s()
         return wanted_s is None or (since_s is not None and since_s < wanted_s)
+    if engine.status is S.FALLING_ASLEEP:
+        return engine.wanted_since_s() is None
     if engine.pending is not None:
         return False
     if engine.status in (S.SLEEPING, S.SUSPENDED):
         wanted = engine.wanted_since_s() is not None and engine.engine_id not in later
         return not engine.running and not wanted
     return engine.status in _AWAKE
+
+
+def spare(views: Sequence[VictimView], rungs: Mapping[int, int]) -> list[VictimView]:
+    """The views without the choices beyond level 3 whose harm the need does not justify."""
+    kept = []
+    for view in views:
+        choices = tuple(
+            c for c in view.choices if c.level < LEVEL_SUSPEND or c.harm <= rungs.get(c.level, -1)
+        )
+        kept.append(view if len(choices) == len(view.choices) else replace(view, choices=choices))
+    return kept
 
 
 def may_sleep_once_served(engine: EngineState) -> bool:
@@ -112,41 +129,60 @@ def view_victim(engine: EngineState, now_s: float) -> VictimView:
         held_bytes=_held(engine),
         interactive=any(s.service_class is ServiceClass.INTERACTIVE for s in open_stages),
         choices=tuple(_list_choices(engine, now_s)),
+        value_per_byte=estimate_value_per_byte(engine, now_s),
     )
 
 
 def _list_choices(engine: EngineState, now_s: float) -> list[GiveWayChoice]:
     profile = engine.need_profile()
-    stop_cost_s = max(0.0, profile.cold_start_s - profile.wake_s)
+    chance = estimate_reuse_chance(engine, now_s)
+    # The paper's cold start - wake, for the chance that it is needed: or a model that nobody asks
+    # for would be as dear as one in constant use.
+    stop_cost_s = max(0.0, profile.cold_start_s - profile.wake_s) * chance
+    if engine.status is S.FALLING_ASLEEP:
+        tier = engine.pending.tier if engine.pending is not None else ResidencyTier.DISK
+        rest = footprint_after(engine, S.SLEEPING, tier)
+        return [GiveWayChoice(3, GiveWayAction.STOP, rest, stop_cost_s)]
     stop = freed_by(engine, S.STOPPED, ResidencyTier.DISK)
     if engine.status is S.STARTING:
         return [GiveWayChoice(3, GiveWayAction.KILL_START, stop, profile.cold_start_s)]
     choices = []
+    drain_s = engine.drain_s(now_s) if engine.running else 0.0  # whoever waits, waits for it
     if engine.status in _AWAKE:
-        cost_s = profile.wake_s * estimate_reuse_chance(engine, now_s)
         for tier in _sleep_tiers(engine):
             freed = freed_by(engine, S.SLEEPING, tier)
+            cost_s = profile.wake_s * chance + drain_s
             choices.append(GiveWayChoice(1, GiveWayAction.SLEEP, freed, cost_s, tier))
-        stop_cost_s = profile.cold_start_s
-    choices.append(GiveWayChoice(2, GiveWayAction.STOP, stop, stop_cost_s))
+        stop_cost_s += profile.wake_s * chance
+    choices.append(GiveWayChoice(2, GiveWayAction.STOP, stop, stop_cost_s + drain_s))
     if engine.running:
-        choices += _list_hard_choices(engine)
+        choices += _list_hard_choices(engine, now_s)
     return choices
 
 
-def _list_hard_choices(engine: EngineState) -> list[GiveWayChoice]:
+def _list_hard_choices(engine: EngineState, now_s: float) -> list[GiveWayChoice]:
     """Levels 4 and 5, for an engine with open stages."""
     profile = engine.need_profile()
+    running = engine.running.values()
+    interactive = any(stage.service_class is ServiceClass.INTERACTIVE for stage in running)
     choices = []
     if engine.abilities.can_suspend:
         tier = ResidencyTier.HOST if engine.abilities.can_sleep_host else ResidencyTier.DISK
-        cost_s = (profile.wake_s + profile.sleep_s) * len(engine.running)
+        prefill_s = sum(profile.iteration.cp_s * _tokens(engine, s.kv_bytes) for s in running)
+        cost_s = profile.wake_s * len(running) + prefill_s
         freed = freed_by(engine, S.SUSPENDED, tier)
-        choices.append(GiveWayChoice(4, GiveWayAction.SUSPEND, freed, cost_s, tier))
-    cost_s = profile.cold_start_s * len(engine.running)
+        harm = int(interactive)
+        choices.append(GiveWayChoice(4, GiveWayAction.SUSPEND, freed, cost_s, tier, harm))
+    lost_s = sum(max(0.0, now_s - stage.started_s) for stage in running)
     freed = freed_by(engine, S.STOPPED, ResidencyTier.DISK)
-    choices.append(GiveWayChoice(5, GiveWayAction.ABORT, freed, cost_s))
+    harm = int(interactive) + 2 * any(stage.first_byte for stage in running)
+    cost_s = profile.cold_start_s + lost_s
+    choices.append(GiveWayChoice(5, GiveWayAction.ABORT, freed, cost_s, harm=harm))
     return choices
+
+
+def _tokens(engine: EngineState, kv_bytes: int) -> float:
+    return kv_bytes / max(1, engine.need_profile().kv_bytes_per_token)
 
 
 def _sleep_tiers(engine: EngineState) -> list[ResidencyTier]:
@@ -232,5 +268,22 @@ def is_immovable(engine: EngineState) -> bool:
 
 
 def estimate_reuse_chance(engine: EngineState, now_s: float) -> float:
-    """Chance that the engine is used again soon: falls with the time since its last use."""
-    return exp(-max(0.0, now_s - engine.last_used_s) / REUSE_DECAY_S)
+    """Chance that a stage for the model comes soon, from its rate of arrivals or from advice."""
+    chance = 1.0 - exp(-engine.arrival_rate(now_s) * REUSE_HORIZON_S)
+    advice = engine.advice
+    if advice is not None and now_s - advice.expected_s < REUSE_HORIZON_S:
+        chance = max(chance, advice.probability)
+    return chance
+
+
+def estimate_value_per_byte(engine: EngineState, now_s: float) -> float:
+    """What keeping the engine as it is is worth (Algorithm 1), seconds per byte held.
+
+    Expected arrivals within its activation time x activation seconds / bytes.
+    """
+    profile = engine.need_profile()
+    asleep = engine.status in (S.SLEEPING, S.SUSPENDED)
+    comes_back_by_wake = not asleep and engine.abilities.can_sleep
+    activation_s = profile.wake_s if comes_back_by_wake else profile.cold_start_s
+    held = sum(_held(engine).values())
+    return engine.arrival_rate(now_s) * activation_s * activation_s / max(1, held)

@@ -11,6 +11,7 @@ from maestroctl.errors import ConfigError
 from maestroctl.scheduler.ordering.fcfs import Fcfs
 from maestroctl.scheduler.registry import (
     KNOWN_POLICIES,
+    make_look_ahead,
     make_model_choice,
     make_ordering,
     make_routing,
@@ -37,6 +38,7 @@ def test_every_default_of_a_policy_section_is_known() -> None:
         (make_ordering, "ordering", "fcfs"),
         (make_routing, "routing", "single_node"),
         (make_model_choice, "model_choice", "first"),
+        (make_look_ahead, "look_ahead", "workflow"),
     ],
 )
 def test_an_unknown_policy_is_an_error_that_lists_the_known_ones(

@@ -11,6 +11,7 @@ from maestroctl.errors import InvariantViolation
 from maestroctl.scheduler.effects import (
     AbortStage,
     AnswerModelAction,
+    CancelTimer,
     ForwardStage,
     RefuseStage,
     SetTimer,
@@ -167,7 +168,7 @@ def test_pin_protects_and_calls_off_a_drain_and_unpin_ends_it():
     script.fire(f"group:{B}")
     assert script.status("a") is S.DRAINING
     effects = script.ask(1, PIN, "a")
-    assert [type(e) for e in effects] == [AnswerModelAction, RefuseStage]
+    assert [type(e) for e in effects] == [AnswerModelAction, RefuseStage, CancelTimer]
     assert script.engine("a").pinned
     assert script.status("a") is S.ACTIVE
     assert script.ask(2, UNPIN, "a") == [AnswerModelAction(2)]

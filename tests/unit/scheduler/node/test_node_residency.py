@@ -1,7 +1,5 @@
 """Waking, sleeping and stopping on demand: who gives way, and when."""
 
-import pytest
-
 from maestroctl.domain.engine import EngineStatus, ResidencyTier
 from maestroctl.domain.ids import HOST_DEVICE, ModelName, StageId, TimerId
 from maestroctl.domain.policy import PolicySpec
@@ -17,6 +15,7 @@ from maestroctl.scheduler.effects import (
     WakeEngine,
 )
 from maestroctl.scheduler.events import PrewarmAdvised, StageWithdrawn
+from maestroctl.scheduler.node.claims import PREWARM_LEAD
 from maestroctl.testing.builders import (
     CPU,
     HOST_SLEEPER,
@@ -115,6 +114,9 @@ def test_host_tier_is_emptied_by_stopping_its_least_recently_used_sleeper():
     script.finish("a")
     script.finish("b")
     script.leave("1")  # a asleep at host (4 of 4), b awake
+    script.wait(100)
+    script.offer("1", "b")
+    script.leave("1")
     assert script.offer("2", "c") == [StopEngine(A, 1, 4)]
     assert script.finish("a") == [SleepEngine(B, 1, 5, HOST)]
 
@@ -160,11 +162,11 @@ def test_model_on_the_device_goes_on_until_the_oldest_waiter_has_waited_its_time
     script.offer("1", "a")
     assert script.offer("2", "b") == [SetTimer(TimerId(f"group:{B}"), 5.0)]
     assert script.offer("3", "a") == [forward("3", "a")]
-    assert script.fire(f"group:{B}") == []
+    assert script.fire(f"group:{B}") == [SetTimer(TimerId(f"group:{B}"), 25.0)]  # then it is hard
     assert script.status("a") is S.DRAINING
     assert script.offer("4", "a") == []  # held for it
     script.leave("1")
-    assert script.leave("3") == [SleepEngine(A, 1, 2, DISK)]
+    assert script.leave("3") == [SleepEngine(A, 1, 2, DISK), CancelTimer(TimerId(f"group:{B}"))]
     its_turn = SetTimer(TimerId(f"group:{A}"), 10.0)  # stage 4 has waited since 5.0
     assert script.finish("a") == [start("b", 1, 3), its_turn]
     assert script.finish("b") == [forward("2", "b")]
@@ -194,7 +196,10 @@ def test_busy_engine_that_could_sleep_is_drained_rather_than_an_idle_one_stopped
     script = NodeScript(**BIG_C).awake("a", "b")
     script.offer("1", "b")
     script.offer("2", "c")
-    assert script.fire(f"group:{C}") == [SleepEngine(A, 1, 3, DISK)]
+    assert script.fire(f"group:{C}") == [
+        SetTimer(TimerId(f"group:{C}"), 25.0),
+        SleepEngine(A, 1, 3, DISK),
+    ]
     assert (script.status("a"), script.status("b")) == (S.FALLING_ASLEEP, S.DRAINING)
 
 
@@ -225,7 +230,7 @@ def test_just_woken_engine_is_no_victim_before_it_served_its_waiters():
     assert script.status("a") is S.ACTIVE  # stage 1, for which it was woken, is open
     script.leave("1")
     assert script.status("a") is S.DRAINING
-    assert script.leave("2") == [SleepEngine(A, 1, 6, DISK)]
+    assert script.leave("2")[0] == SleepEngine(A, 1, 6, DISK)
 
 
 def test_drain_is_called_off_when_its_waiter_goes_away():
@@ -233,7 +238,7 @@ def test_drain_is_called_off_when_its_waiter_goes_away():
     script.offer("1", "a")
     script.offer("2", "b")
     script.offer("3", "a")
-    assert script.do(StageWithdrawn(StageId("2"))) == [forward("3", "a")]
+    assert script.do(StageWithdrawn(StageId("2")))[0] == forward("3", "a")
     assert script.status("a") is S.ACTIVE
 
 
@@ -247,8 +252,8 @@ def test_earlier_claim_is_not_overtaken_by_a_later_smaller_one():
     script.offer("1", "a")
     script.offer("2", "b")  # needs 7 at least: a drains
     assert script.offer("3", "c") == []  # its 4 are free, but promised
-    assert script.leave("1") == [SleepEngine(A, 1, 2, DISK)]
-    assert script.finish("a") == [start("b", 1, 3)]
+    assert script.leave("1") == [SleepEngine(A, 1, 2, DISK), CancelTimer(TimerId(f"group:{B}"))]
+    assert [start("b", 1, 3)] == script.finish("a")
 
 
 # --- time to live and prewarming ----------------------------------------------------------------
@@ -277,7 +282,7 @@ def prewarm(model: str, at_s: float = 0.0) -> PrewarmAdvised:
 
 def test_prewarm_wakes_into_free_memory_and_gives_up_unused_after_twice_its_activation():
     script = NodeScript().asleep("a")
-    assert script.do(prewarm("a", 3.0)) == [WakeEngine(A, 1, 3)]
+    assert script.do(prewarm("a", 3.0))[-1] == WakeEngine(A, 1, 3)
     assert script.finish("a") == [SetTimer(TimerId(f"prewarm:{A}"), 7.0)]
     assert script.fire(f"prewarm:{A}") == [SleepEngine(A, 1, 4, DISK)]
 
@@ -292,11 +297,34 @@ def test_prewarm_that_is_used_stays():
     assert script.status("a") is S.IDLE
 
 
-@pytest.mark.parametrize("busy", [False, True], ids=["idle neighbour", "somebody waits"])
-def test_prewarm_makes_nobody_give_way(busy):
+def test_prewarm_puts_an_idle_engine_to_sleep_that_nobody_is_likely_to_want():
     script = NodeScript().awake("a")
-    if busy:
-        script.offer("1", "a")
-        script.offer("2", "b")
-    assert script.do(prewarm("c")) == []
+    assert script.do(prewarm("c"))[-1] == SleepEngine(A, 1, 2, DISK)
+    assert script.finish("a")[-1] == start("c", 1, 3)
     assert script.core.snapshot(0.0).applied_seq == 1
+
+
+def test_prewarm_leaves_an_idle_engine_alone_that_is_worth_more():
+    script = NodeScript(profiles={"a": {"wake_s": 100.0}}).awake("a")
+    for number in range(30):  # a is asked for all the time
+        script.offer(str(number), "a")
+        script.leave(str(number))
+    effects = script.do(prewarm("c"))
+    assert [type(effect) for effect in effects] == [SetTimer]
+
+
+def test_prewarm_makes_no_busy_engine_give_way():
+    script = NodeScript().awake("a")
+    script.offer("1", "a")
+    script.offer("2", "b")
+    assert [type(effect) for effect in script.do(prewarm("c"))] == [SetTimer]
+    script.wait(1000)
+    script.fire(f"advice:{C}")
+    assert script.status("c") is S.STOPPED
+
+
+def test_prewarm_begins_no_earlier_than_it_has_to():
+    script = NodeScript().asleep("a")
+    lead_s = PREWARM_LEAD * 2.0  # a wakes in two seconds
+    assert script.do(prewarm("a", 50.0)) == [SetTimer(TimerId(f"advice:{A}"), 50.0 - lead_s)]
+    assert WakeEngine(A, 1, 3) in script.fire(f"advice:{A}")

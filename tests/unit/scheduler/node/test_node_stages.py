@@ -107,16 +107,17 @@ def test_stage_that_outgrows_its_booking_is_rebooked_and_nobody_is_aborted():
 
 
 def test_elastic_engine_raises_its_limit_into_free_memory_and_gives_it_back_when_idle():
-    script = NodeScript(abilities=ELASTIC).awake("a")  # 3 GiB free
+    script = NodeScript(abilities=ELASTIC).awake("a")  # begins at its floor: one long sequence
     script.offer("1", "a", tokens=1024)
-    script.offer("2", "a", tokens=1024)
+    raised = SetKvLimit(A, 1, 2 * GIB)
+    assert script.offer("2", "a", tokens=1024) == [raised, forward("2")]
     raised = SetKvLimit(A, 1, 2 * GIB + 512 * MIB)
     assert script.offer("3", "a", tokens=512) == [raised, forward("3")]
     assert script.booked() == 7 * GIB + 512 * MIB
     for stage in ("1", "2"):
         script.leave(stage)
-    assert script.leave("3") == [SetKvLimit(A, 1, 2 * GIB)]
-    assert script.booked() == 7 * GIB
+    assert script.leave("3") == [SetKvLimit(A, 1, GIB)]
+    assert script.booked() == 6 * GIB
 
 
 def test_elastic_engine_without_free_memory_holds_like_any_other():
