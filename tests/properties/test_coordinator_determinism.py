@@ -40,7 +40,7 @@ def test_the_script_visits_every_kind_of_effect() -> None:
     kinds = {line.partition("(")[0] for line in script.lines}
     assert kinds == {
         *("SetTimer", "CancelTimer", "RecordDecision", "PrepareStep", "RunStep", "FinishJob"),
-        *("DispatchStage", "WithdrawStage", "ResolveStage"),
+        *("DispatchStage", "WithdrawStage", "ResolveStage", "AdvisePrewarm"),
     }
     assert script.core.counters.refused > 10
     assert script.core.counters.retried > 10

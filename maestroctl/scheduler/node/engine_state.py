@@ -233,10 +233,13 @@ class EngineState:
     @property
     def kv_capacity_bytes(self) -> int:
         """KV limit, or the one it would be started with; of an elastic one, what it may reach."""
-        fixed = self.status.has_process and not self.abilities.elastic_kv
-        if fixed or self.profile is None:
+        if self.profile is None:
             return self.kv_limit_bytes
-        return self.profile.kv_pool_bytes
+        if not self.status.has_process:
+            return self.profile.kv_pool_bytes
+        if not self.abilities.elastic_kv:
+            return self.kv_limit_bytes
+        return max(self.kv_limit_bytes, self.profile.kv_pool_bytes)
 
     @property
     def num_stages(self) -> int:
