@@ -311,7 +311,6 @@ ENGINE = Table(
         Key("env", ENVIRONMENT, "Environment variables for every engine of this kind."),
         Key("start_timeout_s", seconds(1), "Longest time from process start to ready."),
         Key("stop_grace_s", seconds(0, 3600), "Time from SIGTERM to SIGKILL."),
-        Key("drain_timeout_s", seconds(), "How long a stop waits for open streams."),
         Key(
             "log_max",
             size(4096),

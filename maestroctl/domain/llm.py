@@ -65,7 +65,6 @@ class EngineSpec:
         env: environment variables for every engine of this kind; values are secrets.
         start_timeout_s: from process start to ready; named in the error when it passes.
         stop_grace_s: from SIGTERM to SIGKILL.
-        drain_timeout_s: how long a stop waits for open streams.
         log_max_bytes: size at which an engine's log file is rotated.
     """
 
@@ -78,7 +77,6 @@ class EngineSpec:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     start_timeout_s: float = 600.0
     stop_grace_s: float = 10.0
-    drain_timeout_s: float = 60.0
     log_max_bytes: int = 16 << 20
 
     def __post_init__(self) -> None:
