@@ -1,7 +1,7 @@
 # Commands of the project. `make check` is quick; `make test` needs what `./install.sh test` made.
 PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 
-.PHONY: help check format lint types unit test docs report-prediction bench-gateway bench-residency bench-sim bench-parity bench-core bench-live
+.PHONY: help check format lint types unit test docs report-prediction bench-gateway bench-residency bench-sim bench-parity bench-core bench-live bench-predictor
 
 help:
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,3 +48,6 @@ bench-live: ## our policies against swapping models on demand, one of three mode
 
 report-prediction: ## measure the predictors on DATA (folder of traces) and write docs/prediction.md
 	$(PYTHON) -m maestroctl predictor report --stages $(DATA)/stages --routing $(DATA)/routing
+
+bench-predictor: ## share of predictions in the latency of requests, with and without them
+	$(PYTHON) -m maestroctl.testing.bench.predictor

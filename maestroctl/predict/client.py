@@ -21,6 +21,11 @@ from maestroctl.predict.wire import BrokenFrame, pack_frame, read_frame
 BUDGET_S = 0.050
 TRIP_AFTER = 5
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+_NONSENSE = (
+    *(OSError, asyncio.IncompleteReadError),
+    *(ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError),
+)
+"""What a process that is broken, or is another program, can make of an answer."""
 
 
 @dataclass(slots=True)
@@ -76,7 +81,7 @@ class PredictorClient:
             self.counters.late += 1
             self._miss(now_s)
             return {}
-        except (OSError, BrokenFrame, asyncio.IncompleteReadError, ValueError, KeyError, TypeError):
+        except _NONSENSE:
             self.counters.broken += 1
             self._miss(now_s)
             return {}
@@ -135,7 +140,7 @@ class PredictorClient:
                 answer = self._waiting.get(frame.get("id", -1))
                 if answer is not None and not answer.done():
                     answer.set_result(frame)
-        except (asyncio.IncompleteReadError, BrokenFrame, OSError) as exc:
+        except _NONSENSE as exc:
             if self._writer is writer:
                 self._drop(ConnectionError(f"the predictor process went away: {exc!r}"))
 

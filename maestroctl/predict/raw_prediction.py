@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+_MOST_TOKENS = 1e7
+"""More than any context holds: a length past it is no prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,25 @@ class RawPrediction:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> RawPrediction:
-        """The inverse of `to_json`."""
-        figures = {str(m): CandidateFigures(*map(float, f)) for m, f in raw["figures"].items()}
-        confidence = {str(m): float(q) for m, q in raw["confidence"].items()}
-        return cls(float(raw["p_tool"]), figures, confidence)
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: no such thing, or absurd figures.
+        """
+        figures = {str(m): CandidateFigures(*map(_tokens, f)) for m, f in raw["figures"].items()}
+        confidence = {str(m): _share(q) for m, q in raw["confidence"].items()}
+        return cls(_share(raw["p_tool"]), figures, confidence)
+
+
+def _tokens(raw: Any) -> float:
+    value = float(raw)
+    if not value <= _MOST_TOKENS:
+        raise ValueError(f"not a number of tokens: {value}")
+    return max(0.0, value)
+
+
+def _share(raw: Any) -> float:
+    value = float(raw)
+    if not math.isfinite(value):
+        raise ValueError(f"not a probability: {value}")
+    return min(1.0, max(0.0, value))

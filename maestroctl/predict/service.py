@@ -29,6 +29,7 @@ from typing import Any, Protocol
 
 from maestroctl.errors import MaestroError
 from maestroctl.predict.raw_prediction import RawPrediction
+from maestroctl.predict.service_process import CANNOT_RUN
 from maestroctl.predict.stage_input import StageInput
 from maestroctl.predict.wire import BrokenFrame, pack_frame, read_frame
 
@@ -160,8 +161,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--digest", help="what the artifact must hash to")
     parser.add_argument("--local", type=Path, help="artifact of a refit on own history")
     options = parser.parse_args(argv)
-    # Imported here: the client side of this module must not need numpy.
-    from maestroctl.predict.artifact import load_artifact
+    # Imported here: the client side of this module must not need numpy. OSError: a library of the
+    # system that lightgbm wants (libgomp) is missing.
+    try:
+        from maestroctl.predict.artifact import load_artifact
+    except (ImportError, OSError) as exc:
+        print(
+            f"No learned predictions: `maestroctl[predict]` does not load: {exc}", file=sys.stderr
+        )
+        return CANNOT_RUN
 
     try:
         models: dict[str, Answers] = {

@@ -15,10 +15,16 @@ from pathlib import Path
 _RESTART_PAUSES_S = (0.1, 0.5, 2.0, 10.0, 30.0)
 _END_GRACE_S = 2.0
 _STEADY_S = 60.0
+CANNOT_RUN = 78
+"""Exit status of a child whose libraries do not load: starting it again would not help."""
 
 
 class ServiceProcess:
     """One predictor process.
+
+    Attributes:
+        restarts: how often it had to be started again.
+        gave_up: it cannot run here, and is not tried again.
 
     Args:
         socket: where it listens.
@@ -37,6 +43,7 @@ class ServiceProcess:
         python: str = sys.executable,
     ) -> None:
         self.restarts = 0
+        self.gave_up = False
         self._socket = socket
         self._command = [python, "-m", "maestroctl.predict.service", "--socket", str(socket)]
         self._command += ["--artifact", str(artifact)]
@@ -102,7 +109,9 @@ class ServiceProcess:
         loop = asyncio.get_running_loop()
         while self._process is not None:
             born_s = loop.time()
-            await self._process.wait()
+            if await self._process.wait() == CANNOT_RUN:
+                self.gave_up = True
+                return
             quick_deaths = 0 if loop.time() - born_s > _STEADY_S else quick_deaths + 1
             pause = _RESTART_PAUSES_S[min(quick_deaths, len(_RESTART_PAUSES_S) - 1)]
             await asyncio.sleep(pause)

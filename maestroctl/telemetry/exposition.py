@@ -138,7 +138,7 @@ class Telemetry:
         self._predict = HistogramSeries(
             "maestroctl_predict_seconds",
             "What asking the learned models took, answered or not.",
-            (),
+            ("stage",),
             _PREDICT_BOUNDS_S,
         )
         self._responses = CounterSeries(
@@ -189,9 +189,9 @@ class Telemetry:
         """A stage was ordered and booked on a prediction of this source."""
         self._predictions.add((self._word(source),))
 
-    def predicted(self, seconds: float) -> None:
+    def predicted(self, seconds: float, *, waited: bool) -> None:
         """Asking the learned models about a stage took so long."""
-        self._predict.observe((), seconds)
+        self._predict.observe(("waited" if waited else "went_on",), seconds)
 
     def fallback(self, what: str) -> None:
         """Something else than planned was used, for instance ``prediction``."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import statistics
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import aiohttp
 import psutil
 import pytest
 
+from maestroctl.predict.client import BUDGET_S
 from tests.support.product import (
     ServeProcess,
     chat,
@@ -150,3 +153,191 @@ async def test_without_learned_models_serve_says_so_once_and_learns_all_the_same
             async with session.post(url, json={"modle": "alpha"}) as response:
                 assert response.status == 400
         assert (await status(serve))["online"]["cells"] == 0
+
+
+# --- a process that hangs or speaks nonsense, beside a coordinator without one --------------------
+
+GROUP = """
+[[group]]
+name = "team"
+models = ["alpha", "beta"]
+[policy]
+model_choice = "maestroctl"
+"""
+SLACK_S = 0.1
+"""What a loaded machine may add to a median."""
+
+
+@asynccontextmanager
+async def two_models(folder: Path, predictor: str) -> AsyncIterator[ServeProcess]:
+    """A group of two models: every request waits for the predictor before its model is chosen."""
+    folder.mkdir()
+    fleet = folder / "fleet.toml"
+    models: Mapping[str, tuple[str, ...]] = {"alpha": (), "beta": ()}
+    fleet.write_text(stub_fleet_toml(folder, models=models, predictor=predictor, extra=GROUP))
+    serve = ServeProcess(fleet, folder / "home", free_port())
+    try:
+        await serve.start()
+        for model in models:
+            await ask_group(serve, model)
+        yield serve
+    finally:
+        await serve.stop()
+
+
+async def ask_group(serve: ServeProcess, model: str = "team") -> float:
+    began_s = time.monotonic()
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(
+            serve.url + "/v1/chat/completions", json=chat("hello", model, max_tokens=8)
+        ) as response,
+    ):
+        assert response.status == 200, await response.text()
+        await response.read()
+    return time.monotonic() - began_s
+
+
+async def added_median_s(harmed: ServeProcess, plain: ServeProcess, pairs: int) -> float:
+    """Median latency of the one less that of the other, asked in turns."""
+    with_s, without_s = [], []
+    for _ in range(pairs):
+        with_s.append(await ask_group(harmed))
+        without_s.append(await ask_group(plain))
+    return statistics.median(with_s) - statistics.median(without_s)
+
+
+@asynccontextmanager
+async def both(tmp_path: Path) -> AsyncIterator[tuple[ServeProcess, ServeProcess, int]]:
+    async with AsyncExitStack() as stack:
+        enabled = await stack.enter_async_context(two_models(tmp_path / "on", "enabled = true"))
+        disabled = await stack.enter_async_context(two_models(tmp_path / "off", "enabled = false"))
+        yield enabled, disabled, await listening(enabled)
+
+
+async def test_a_stopped_process_adds_no_more_than_the_budget(tmp_path: Path) -> None:
+    async with both(tmp_path) as (enabled, disabled, pid):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            added_s = await added_median_s(enabled, disabled, 20)
+            # At once: more stages than the client needs to give up on the process.
+            await asyncio.gather(*(ask_group(enabled) for _ in range(40)))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert added_s <= BUDGET_S + SLACK_S
+        assert (await status(enabled))["service"]["fallbacks"] >= 5
+
+
+def _frame(value: Any) -> bytes:
+    body = json.dumps(value).encode()
+    return len(body).to_bytes(4, "big") + body
+
+
+def _said(**changes: Any) -> Any:
+    figures = {"alpha": [1, 2, 3], "beta": [1, 2, 3]}
+    return {"model": {"p_tool": 0.5, "figures": figures, "confidence": {}} | changes}
+
+
+_SAID: list[Any] = [
+    None,
+    [],
+    {"model": []},
+    {"model": {"p_tool": 0.5, "figures": [], "confidence": {}}},
+    {"model": {"p_tool": 0.5, "figures": {"alpha": 3}, "confidence": {}}},
+    _said(p_tool="often"),
+    _said(p_tool=float("nan")),
+    _said(figures={"alpha": [float("nan")] * 3, "beta": [float("inf")] * 3}),
+    _said(figures={"alpha": [-5, -9, -1], "beta": [1e300] * 3}),
+    _said(figures={"alpha": [1, 2], "beta": [1, 2, 3, 4]}),
+    _said(figures={"gamma": [1, 2, 3]}),
+    _said(confidence={"alpha": float("inf"), "beta": -3}),
+]
+_NONSENSE: list[bytes] = [
+    b"\xff" * 64,
+    b"HTTP/1.1 200 OK\r\n\r\n",
+    _frame([1, 2]),
+    _frame({"id": [0]}),
+    _frame({"id": 99999, "said": {}}),
+    (100_000).to_bytes(4, "big") + b"[" * 100_000,
+]
+
+
+@asynccontextmanager
+async def nonsense_at(socket: Path) -> AsyncIterator[list[int]]:
+    """Takes the predictor's place at its socket; the list counts what it answered."""
+    answered: list[int] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                asked = json.loads(await reader.readexactly(size))
+                turn = len(answered) % (len(_SAID) + len(_NONSENSE))
+                answered.append(turn)
+                if turn < len(_SAID):
+                    writer.write(_frame({"id": asked["id"], "said": _SAID[turn]}))
+                else:
+                    writer.write(_NONSENSE[turn - len(_SAID)])
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    socket.unlink()
+    async with await asyncio.start_unix_server(talk, path=str(socket)):
+        yield answered
+
+
+async def test_nonsense_from_the_process_fails_nothing_and_adds_no_more_than_the_budget(
+    tmp_path: Path,
+) -> None:
+    async with both(tmp_path) as (enabled, disabled, pid):
+        argv = psutil.Process(pid).cmdline()
+        os.kill(pid, signal.SIGSTOP)  # its connection of the warm-up falls silent, then is dropped
+        try:
+            async with nonsense_at(Path(argv[argv.index("--socket") + 1])) as answered:
+                added_s = await added_median_s(enabled, disabled, 20)
+                deadline_s = time.monotonic() + 60.0
+                while len(set(answered)) < len(_SAID) + len(_NONSENSE):
+                    assert time.monotonic() < deadline_s, sorted(set(answered))
+                    await ask_group(enabled)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert added_s <= BUDGET_S + SLACK_S
+
+
+# --- libraries that are not there, or do not load -------------------------------------------------
+
+
+@pytest.mark.parametrize("libraries", ["missing", "broken"])
+async def test_serve_starts_without_the_libraries_and_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, libraries: str
+) -> None:
+    shims = tmp_path / "shims"
+    shims.mkdir()
+    if libraries == "broken":  # found, but their import fails
+        for name in ("numpy", "lightgbm"):
+            (shims / f"{name}.py").write_text("raise ImportError('libgomp.so.1 is not here')\n")
+    else:
+        (shims / "sitecustomize.py").write_text(
+            "import sys\n"
+            "class Gone:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if name.partition('.')[0] in ('numpy', 'lightgbm'):\n"
+            "            raise ModuleNotFoundError(name)\n"
+            "sys.meta_path.insert(0, Gone())\n"
+        )
+    paths = [str(shims), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    async with serving(tmp_path, "enabled = true") as serve:
+
+        async def known() -> bool:
+            return bool((await status(serve))["service"]["state"] == "not_installed")
+
+        await until(known, 30)
+        for number in range(3):
+            await ask(serve, f"hello {number}")
+        assert (await status(serve))["service"]["restarts"] == 0
+        log = serve.log.read_text()
+        assert log.count("No learned predictions") == 1, log
+        assert "Traceback" not in log, log

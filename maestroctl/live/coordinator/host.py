@@ -210,7 +210,7 @@ class CoordinatorHost:
             raise
 
     async def _correct(self, stage_id: StageId) -> None:
-        better = await self.predictions.improve(stage_id)
+        better = await self.predictions.improve(stage_id, waits=False)
         if better is not None:
             self.post(PredictionArrived(stage_id, better))
 

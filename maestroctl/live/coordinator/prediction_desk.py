@@ -128,14 +128,18 @@ class PredictionDesk:
         self._watched[stage.stage_id] = _Watched(annotation, job)
         return annotation.prediction
 
-    async def improve(self, stage_id: StageId) -> Prediction | None:
-        """What the models say, calibrated; None = nothing in time, or the stage is over."""
+    async def improve(self, stage_id: StageId, *, waits: bool = True) -> Prediction | None:
+        """What the models say, calibrated; None = nothing in time, or the stage is over.
+
+        Args:
+            waits: the stage is not told to the core before; for the metric.
+        """
         watched = self._watched.get(stage_id)
         if self._client is None or watched is None:
             return None
         began_s = self._now_s()
         said = await self._client.predict(watched.annotation.stage)
-        self._count(said, self._now_s() - began_s)
+        self._count(said, self._now_s() - began_s, waits)
         if not said or self._watched.get(stage_id) is not watched:
             return None
         watched.annotation = annotate(watched.annotation.stage, said, self.state)
@@ -147,8 +151,8 @@ class PredictionDesk:
         if watched is not None:
             watched.job.open_stages -= 1
 
-    def _count(self, said: Mapping[str, RawPrediction], seconds: float) -> None:
-        self._telemetry.predicted(seconds)
+    def _count(self, said: Mapping[str, RawPrediction], seconds: float, waited: bool) -> None:
+        self._telemetry.predicted(seconds, waited=waited)
         self.latencies_s.append(seconds)
         if said:
             self.answered += 1

@@ -49,7 +49,7 @@ class LearnedModels:
         if not self._spec.enabled:
             self.why_off = "[predictor] enabled is false"
             return
-        if any(importlib.util.find_spec(name) is None for name in _EXTRA):
+        if not all(_is_there(name) for name in _EXTRA):
             self.why_off = "the extra `maestroctl[predict]` is not installed"
             return
         path = SHIPPED_PATH if self._spec.artifact is None else Path(self._spec.artifact)
@@ -67,8 +67,8 @@ class LearnedModels:
 
     @property
     def state(self) -> str:
-        """``running``, ``starting``, ``not_installed`` or ``off``."""
-        if self._process is not None:
+        """``running``, ``starting``, ``not_installed`` (or does not load) or ``off``."""
+        if self._process is not None and not self._process.gave_up:
             return "running" if self._process.is_listening else "starting"
         return "off" if not self._spec.enabled else "not_installed"
 
@@ -103,6 +103,14 @@ class LearnedModels:
             return socket
         self._temporary = Path(tempfile.mkdtemp(prefix="maestroctl-"))
         return self._temporary / name
+
+
+def _is_there(name: str) -> bool:
+    """Whether a library can be found; that it also loads is seen in the process alone."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _is_alive(socket: Path) -> bool:

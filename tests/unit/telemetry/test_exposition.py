@@ -73,7 +73,7 @@ def telemetry() -> Telemetry:
     made.stale_event("node")
     made.prediction("prior")
     made.fallback("prediction")
-    made.predicted(0.002)
+    made.predicted(0.002, waited=True)
     made.http_ended(200)
     made.set_fleet([SNAPSHOT])
     return made
