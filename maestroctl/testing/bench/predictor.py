@@ -4,7 +4,7 @@ Two ``maestroctl serve`` with the same fleet, one with ``[predictor] enabled = t
 false, get the same requests in turns, round by round. Four kinds of load:
 
 - ``idle``: one model, one client. The stage starts at once and the answer corrects it meanwhile.
-- ``queue``: one model that takes one request at a time, four clients. Stages that wait ask first.
+- ``queue``: one model that takes four requests at once, eight clients. Stages that wait ask first.
 - ``choice``, ``choice4``: a group of two models, one and four clients. The router needs the
   answer, so every request waits for it.
 
@@ -58,6 +58,7 @@ async def measure(fleet: Fleet, requests: int, rounds: int) -> Measured:
         say("starting two coordinators with two engines each")
         # One after the other: engines that start together take each other's memory and cores.
         sides = [await enter(fleet.serving(enabled=enabled)) for enabled in (True, False)]
+        began = await sides[0].predictor_status()
         for number in range(rounds):
             for kind in KINDS:
                 turns = sides if number % 2 == 0 else sides[::-1]
@@ -66,7 +67,9 @@ async def measure(fleet: Fleet, requests: int, rounds: int) -> Measured:
                 say(f"round {number + 1} of {rounds}: {kind}")
         status = await sides[0].predictor_status()
         seen.latency_ms = dict(status["latency_ms"])
-        seen.answered, seen.fallbacks = status["predictions"], status["fallbacks"]
+        # Without those of the warm-up, when the process had not started yet.
+        seen.answered = status["predictions"] - began["predictions"]
+        seen.fallbacks = status["fallbacks"] - began["fallbacks"]
     return seen
 
 
