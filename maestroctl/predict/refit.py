@@ -7,12 +7,14 @@ those jobs ran. Only a candidate with a smaller error is fitted again on everyth
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from maestroctl.predict.embedding import TextEncoder
 from maestroctl.predict.gbm import DoubleArray
 from maestroctl.predict.model import PredictorModel
+from maestroctl.predict.own_history import OwnHistory
 from maestroctl.predict.stage_table import make_table
 from maestroctl.predict.traces import TraceJob
 from maestroctl.predict.train import TrainConfig, local_config, train_model
@@ -20,6 +22,30 @@ from maestroctl.predict.train import TrainConfig, local_config, train_model
 MIN_STAGES = 40
 _NEWEST_SHARE = 0.25
 _MAX_JOBS = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class RefitResult:
+    """What a refit came to.
+
+    Attributes:
+        model: None = what is in use stays.
+        stages: those with a known output length.
+    """
+
+    model: PredictorModel | None
+    jobs: int
+    stages: int
+
+
+def refit_from_history(
+    history: OwnHistory, encoder: TextEncoder, config: TrainConfig | None = None
+) -> RefitResult:
+    """Fit on own history, which holds no text, and keep the model only if it is better."""
+    without_text = replace(config or TrainConfig(), reads_text=False)
+    model = refit_if_better(history.jobs, history.told_q50, encoder, without_text)
+    stages = sum(stage.output_tokens is not None for job in history.jobs for stage in job.stages)
+    return RefitResult(model, len(history.jobs), stages)
 
 
 def refit_if_better(
