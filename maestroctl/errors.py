@@ -87,8 +87,9 @@ class ConfigError(MaestroError):
         place = self.file or ""
         if self.line is not None:
             place += f":{self.line}"
-        parts = [part for part in (place, self.key, self.message) if part]
-        return ": ".join(parts)
+        # A value of the command line or the environment has its key for a place already.
+        key = None if self.key and place.endswith(f" {self.key}") else self.key
+        return ": ".join(part for part in (place, key, self.message) if part)
 
 
 class ConfigErrors(ConfigError):

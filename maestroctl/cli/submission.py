@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,17 @@ def read_batch(file: str, base: Submission) -> list[Submission]:
 
 def _read_line(line: str, base: Submission) -> Submission:
     value = json.loads(line)
-    if not (isinstance(value, dict) and "input" in value and value.keys() <= _ENVELOPE):
+    if not (isinstance(value, dict) and "input" in value):
+        return replace(base, input=value)
+    unknown = sorted(value.keys() - _ENVELOPE)
+    for name in unknown:
+        near = get_close_matches(name.lower(), ("vars", "id"), n=1, cutoff=0.5)
+        if near:
+            raise ConfigError(
+                f"{name!r} beside `input` looks like a slip of {near[0]!r}",
+                hint='an input that has such a key itself is written {"input": {…}}',
+            )
+    if unknown:
         return replace(base, input=value)
     variables = value.get("vars", {})
     if not isinstance(variables, dict):

@@ -143,3 +143,14 @@ def test_empty_batch_is_refused(file: Path, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("\n\n")
     with pytest.raises(ConfigError, match="no line"):
         read_batch(str(tmp_path / "in.jsonl"), read(file, input_text=None))
+
+
+def test_misspelt_key_beside_the_input_of_a_batch_is_refused(file: Path, tmp_path: Path) -> None:
+    inputs = tmp_path / "in.jsonl"
+    inputs.write_text('{"input": "x", "vra": {"count": 3}}\n')
+    with pytest.raises(ConfigErrors) as caught:
+        read_batch(str(inputs), read(file, input_text=None))
+    (error,) = caught.value.errors
+    assert error.line == 1
+    assert "vra" in error.message
+    assert "vars" in error.message

@@ -443,3 +443,9 @@ def test_no_file_does_anything_but_load_or_be_refused(
         parse(text)
     except ConfigErrors:
         pass
+
+
+def test_a_value_of_the_command_line_names_its_key_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_fleet(None, {"coordinator.listen": "nonsense"})
+    assert str(caught.value).count("coordinator.listen") == 1
