@@ -65,7 +65,7 @@ async def call(serve: ServeProcess, method: str, path: str, body: Any = None) ->
 
 async def submit(serve: ServeProcess) -> str:
     job = await call(serve, "POST", "/api/jobs", {"workflow": WORKFLOW, "input": "go"})
-    return str(job["id"])
+    return str(job["job_id"])
 
 
 async def job(serve: ServeProcess, job_id: str) -> Any:
