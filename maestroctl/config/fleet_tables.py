@@ -270,8 +270,7 @@ PREDICTOR = Table(
         Key(
             "artifact",
             TEXT,
-            "File made by `maestroctl predictor train`; a relative path starts at the folder of"
-            " this file.",
+            "File made by `maestroctl train`; a relative path starts at the folder of this file.",
             absent="the one that ships",
         ),
         Key(

@@ -175,11 +175,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         models: dict[str, Answers] = {
             "model": load_artifact(options.artifact, digest=options.digest)
         }
-        if options.local is not None:
-            models["local"] = load_artifact(options.local)
     except MaestroError as exc:
         print(f"predictor: {exc}", file=sys.stderr)
         return 1
+    if options.local is not None:
+        try:
+            models["local"] = load_artifact(options.local)
+        except MaestroError as exc:  # of another version: the trained model does without it
+            print(f"The model of own history is left out: {exc}", file=sys.stderr)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve_until_orphaned(PredictorService(models), options.socket))
     return 0

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from maestroctl.cli.context import terminal
 from maestroctl.cli.runtime import JsonOption
+
+if TYPE_CHECKING:
+    from maestroctl.predict.train import TrainConfig
 
 StagesOption = Annotated[Path, typer.Option("--stages", help="Folder of stage traces.")]
 ExcludeOption = Annotated[
@@ -22,8 +26,17 @@ ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Threads of
 
 
 def train(
-    stages: StagesOption,
-    out: Annotated[Path, typer.Option("--out", help="Artifact to write.")],
+    stages: Annotated[Path | None, typer.Option("--stages", help="Folder of stage traces.")] = None,
+    from_history: Annotated[
+        bool, typer.Option("--from-history", help="Learn from what this fleet has run.")
+    ] = False,
+    state: Annotated[
+        str | None, typer.Option(metavar="URL", help="State database of --from-history.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Artifact to write; --from-history has a place for it."),
+    ] = None,
     routing: Annotated[
         Path | None, typer.Option("--routing", help="Folder of correctness tables (router).")
     ] = None,
@@ -35,19 +48,31 @@ def train(
     threads: ThreadsOption = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit the predictors on a folder of traces and write one artifact."""
+    """Fit the predictors on a folder of traces, or on this fleet's own history.
+
+    What is fitted on own history is kept only if it predicts the newest jobs better than what was
+    told when they ran; `serve` then asks it beside the trained model from its next start on.
+    """
+    if from_history == (stages is not None):
+        raise typer.BadParameter("give --stages DIR or --from-history")
+    if stages is not None and out is None:
+        raise typer.BadParameter("--stages needs --out FILE")
     from maestroctl.cli.predict_extra import need_predict_extra
 
     need_predict_extra()
     from maestroctl.predict.train import TrainConfig, TrainingRun, run_training
 
+    config = TrainConfig(encoder=encoder, num_threads=threads)
+    if stages is None or out is None:
+        _refit(state, out, config, as_json=as_json)
+        return
     run = TrainingRun(
         stages=stages,
         out=out,
         routing=routing,
         exclude=tuple(exclude or ()),
         licensed_only=licensed_only,
-        config=TrainConfig(encoder=encoder, num_threads=threads),
+        config=config,
     )
     with terminal.working("Training"):
         report = run_training(run)
@@ -56,3 +81,21 @@ def train(
         return
     terminal.line(f"{report['path']}: {report['stages']} stages of {report['jobs']} jobs")
     terminal.line(f"{report['bytes']} bytes, {report['seconds']} s, digest {report['digest']}")
+
+
+def _refit(state: str | None, out: Path | None, config: TrainConfig, *, as_json: bool) -> None:
+    from maestroctl.cli.fleet_history import refit_own
+    from maestroctl.config.home import default_state_url, expand_state_url, home_dir
+    from maestroctl.live.coordinator.predictor_service import LOCAL_MODEL
+
+    named = state or os.environ.get("MAESTROCTL_STATE")
+    where = expand_state_url(named, os.environ) if named else default_state_url(os.environ)
+    with terminal.working("Training on own history"):
+        report = refit_own(where, out or home_dir(os.environ) / LOCAL_MODEL, config)
+    if as_json:
+        terminal.json(report)
+    elif report["better"]:
+        terminal.line(f"{report['path']}: {report['stages']} stages of {report['jobs']} jobs")
+    else:
+        seen = f"{report['stages']} stages of {report['jobs']} jobs that are over"
+        terminal.line(f"nothing written: {seen} give no better model than the one in use")

@@ -18,6 +18,8 @@ from maestroctl.predict.shipped import SHIPPED_DIGEST, SHIPPED_PATH
 
 _MAX_SOCKET_PATH = 107
 _EXTRA = ("lightgbm", "numpy")
+LOCAL_MODEL = Path("predictor") / "local.mpred"
+"""In the data folder: what `maestroctl train --from-history` made of this fleet's own calls."""
 
 
 class LearnedModels:
@@ -61,7 +63,10 @@ class LearnedModels:
         self.facts = read_facts(path)
         socket = self._socket()
         digest = SHIPPED_DIGEST if self._spec.artifact is None else None
-        self._process = ServiceProcess(socket, path, digest=digest)
+        local = self._folder / LOCAL_MODEL
+        self._process = ServiceProcess(
+            socket, path, digest=digest, local=local if local.is_file() else None
+        )
         self.client = PredictorClient(socket, budget_s=self._spec.budget_s)
         await self._process.start()
 
