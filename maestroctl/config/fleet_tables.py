@@ -193,7 +193,11 @@ POLICY = Table(
             number(0, 1e6),
             "How many seconds of work one second of waiting makes up for.",
         ),
-        Key("max_wait_s", seconds(), "After this long a stage may no longer be overtaken freely."),
+        Key(
+            "max_wait_s",
+            seconds(),
+            "After this long a waiting stage is overtaken only by older ones.",
+        ),
         Key(
             "group_wait_s",
             seconds(),

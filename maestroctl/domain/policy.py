@@ -22,7 +22,7 @@ class PolicySpec:
         confidence_margin: delta_s of Chimera Algorithm 1.
         admission_quantile: of the predicted output length that admission books.
         aging_s: key seconds per second waited.
-        max_wait_s: after this long a stage is aged.
+        max_wait_s: after this long a stage is overtaken only by older ones.
         group_wait_s: how long waiters of another model let the model on the device go on.
         drain_wait_s: how long a busy engine that has to give way may take to drain before it is
             suspended, or its unstarted stages are aborted.

@@ -44,6 +44,7 @@ class RunToCompletion(OrderingPolicy):
     def __init__(self, inner: OrderingPolicy) -> None:
         self._inner = inner
         self.can_lapse = inner.can_lapse
+        self.bounds_wait = inner.bounds_wait
         self.reserves_slots = inner.reserves_slots
 
     def use(self, costs: Costs) -> None:

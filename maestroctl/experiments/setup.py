@@ -63,6 +63,9 @@ MAX_MODEL_LEN = 8192
 """Longer prompts are cut: engines keep prefixes of repeated prompts, the simulator does not."""
 KV_BYTES = 20 * GB
 """KV pool of the one model on a card: what is left beside its weights (Maestro Table V: 20.07)."""
+UNBOUNDED_S = 1e9
+"""`max_wait_s` here: the papers' orders have no waiting bound, and under overload any bound makes
+every order first come, first served (docs/experiments.md)."""
 LENGTH_RHO = 0.5
 """Log error where an experiment asks for one; `MEASURED` is the default."""
 MEASURED = PredictionError("measured")
@@ -104,7 +107,7 @@ def make_fleet(
             for name in names
         },
         clusters={cluster: ClusterSpec(cluster)},
-        policy=policy or PolicySpec(),
+        policy=policy or PolicySpec(max_wait_s=UNBOUNDED_S),
     )
 
 

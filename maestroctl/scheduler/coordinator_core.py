@@ -120,6 +120,7 @@ class CoordinatorCore:
             self._ordering,
             look_ahead or make_look_ahead(policy),
             epoch,
+            policy.max_wait_s,
         )
         self._waiting = WaitingRoom(
             fleet, tables, self._timers, self._dispatcher, self._model_choice, max_queued

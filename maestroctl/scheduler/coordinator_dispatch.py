@@ -2,7 +2,9 @@
 
 After every event no queued stage could be dispatched: whatever opens a place pumps the classes
 that could use it, best (rank, key, id) first. So a stage that finds an open place at its arrival
-overtakes nobody. A stage whose model is full or blocked is skipped, never waited for, so one model
+overtakes nobody. Once the oldest of a class has waited for longer than `max_wait_s` it goes before
+all that are not older, given back or not; late ones go among late ones, and due for their share
+before anybody. A stage whose model is full or blocked is skipped, never waited for, so one model
 cannot starve another; which of several models a node serves is the node's decision, and it is
 offered stages for all of them, asleep and stopped ones included, up to their slots.
 
@@ -23,7 +25,13 @@ from maestroctl.domain.prediction import Prediction
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.errors import InvariantViolation
 from maestroctl.scheduler.coordinator_records import record_route
-from maestroctl.scheduler.coordinator_state import LATE_RANK, MAX_ROLES, StageState, StageStatus
+from maestroctl.scheduler.coordinator_state import (
+    AGED_RANK,
+    LATE_RANK,
+    MAX_ROLES,
+    StageState,
+    StageStatus,
+)
 from maestroctl.scheduler.coordinator_tables import CoordinatorTables
 from maestroctl.scheduler.coordinator_timers import Out, Timers
 from maestroctl.scheduler.effects import AdvisePrewarm, DispatchStage
@@ -54,11 +62,13 @@ class Dispatcher:
         ordering: OrderingPolicy,
         look_ahead: LookAhead | None,
         epoch: int,
+        max_wait_s: float = math.inf,
     ) -> None:
         self._tables = tables
         self._timers = timers
         self._routing = routing
         self._ordering = ordering
+        self._max_wait_s = max_wait_s if ordering.bounds_wait else math.inf
         self._late_credit = 0.0
         self._look_ahead = look_ahead
         self._epoch = epoch
@@ -139,9 +149,10 @@ class Dispatcher:
         tables = self._tables
         if self._ordering.can_lapse:
             classes = self._lapse(classes, now_s)
+        aged_before_s = now_s - self._max_wait_s
         heads: list[tuple[Entry, QueueClass]] = []
         for queue_class in classes:
-            entry = queue_class.first()
+            entry = queue_class.first(aged_before_s)
             if entry is not None:
                 heads.append((self._turn(entry), queue_class))
         heapify(heads)
@@ -158,7 +169,7 @@ class Dispatcher:
             self._count_share(stage, heads)
             tables.queue.remove(stage)
             self._dispatch(stage, decision.place, decision, now_s, out)
-            following = queue_class.first()
+            following = queue_class.first(aged_before_s)
             if following is None:
                 heappop(heads)
             else:
@@ -181,10 +192,10 @@ class Dispatcher:
         """Move stages that are late by now behind the others; the classes, with theirs."""
         queue = self._tables.queue
         found = {queue_class.key: queue_class for queue_class in classes}
-        left = MAX_LAPSES
+        left, aged_before_s = MAX_LAPSES, now_s - self._max_wait_s
         for queue_class in classes:
-            entry = queue_class.first()
-            while entry is not None and entry[0] == 1 and left:
+            entry = queue_class.first(aged_before_s)
+            while entry is not None and entry[4].rank == 1 and left:
                 stage = entry[4]
                 key = self._ordering.late_key(stage, now_s)
                 if key is None:
@@ -196,13 +207,13 @@ class Dispatcher:
                 late.opened_s = min(late.opened_s, queue_class.opened_s)
                 late.homeless_since_s = queue_class.homeless_since_s
                 found[late.key] = late
-                entry = queue_class.first()
+                entry = queue_class.first(aged_before_s)
         return list(found.values())
 
     def _turn(self, entry: Entry) -> Entry:
         """The entry as it counts now: a late stage goes first when its share is due."""
-        if entry[0] == LATE_RANK and self._late_credit >= 1.0:
-            return (0, -math.inf, *entry[2:])
+        if entry[4].rank == LATE_RANK and self._late_credit >= 1.0:
+            return (entry[0] - LATE_RANK + AGED_RANK, *entry[1:])
         return entry
 
     def _count_share(self, stage: StageState, heads: list[tuple[Entry, QueueClass]]) -> None:

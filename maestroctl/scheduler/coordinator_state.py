@@ -47,7 +47,10 @@ QueueKey = tuple[
 of them can go to the same places, so only the first of them need be looked at. Late ones are apart
 because they have a share of the dispatches of their own."""
 
-LATE_RANK = 2
+AGED_RANK = -1
+"""Of the oldest stage of a class in its turn, once it has waited for the limit; never its own."""
+LATE_RANK = 3
+"""The oldest of a class of late stages has one less in its turn, once it has waited that long."""
 
 
 class StageState:
@@ -56,8 +59,8 @@ class StageState:
     Attributes:
         models: which of its candidates may serve it, as the model choice decided.
         key: order, lower first; computed when it became ready, never while it waits.
-        rank: 1, or 0 once it was given back after its turn: then it goes before the others; 2
-            (`LATE_RANK`) once its ordering policy found it late: then it goes after them.
+        rank: 1, or 0 once it was given back after its turn: then it goes before the others;
+            `LATE_RANK` once its ordering policy found it late: then it goes after them.
         path_s: execution and tool seconds of its job's longest branch before it.
         excluded: places that can never take it. `avoid`: node on which its last attempt failed.
         attempt: dispatches so far. `retries`: FAILED ones; `preemptions`: aborted for memory.

@@ -8,9 +8,14 @@ A policy may keep state of its own; it learns through the `on_` hooks, which the
 reads the job and changes nothing of it. What stages cost and what follows them it asks of the
 `Costs` that the core hands it before anything else.
 
+Waiting bound. Whatever the keys, a stage that has waited for longer than `PolicySpec.max_wait_s` is
+overtaken only by stages that became ready before it (`bounds_wait`). That holds among stages that
+can go to the same places: it opens no slot that is kept for others.
+
 Late stages. A policy by deadlines may have a stage *lapse*, once: when its turn comes and the
 deadline can no longer be met, it moves to rank 2, behind the others, with a new key. Late stages
-get what is left over, and `LATE_SHARE` of the dispatches in any case.
+get what is left over, and `LATE_SHARE` of the dispatches in any case. The waiting bound holds among
+late stages and among the others; between the two the share takes its place.
 """
 
 from __future__ import annotations
@@ -32,10 +37,12 @@ class OrderingPolicy(ABC):
 
     Attributes:
         can_lapse: `late_key` may answer with something else than None.
+        bounds_wait: after `max_wait_s` a stage is overtaken only by older ones.
         reserves_slots: some slots are kept for interactive stages (`interactive_reserve`).
     """
 
     can_lapse: bool = False
+    bounds_wait: bool = True
     reserves_slots: bool = False
 
     @abstractmethod

@@ -16,6 +16,8 @@ from maestroctl.scheduler.ordering.base import OrderingPolicy
 class Fcfs(OrderingPolicy):
     """Key = the time at which the stage became ready."""
 
+    bounds_wait = False  # nobody is overtaken as it is
+
     def key(
         self,
         stage: StageDescriptor,

@@ -4,8 +4,8 @@ A job starts on level 0 and sinks a level when its attained service passes 2, 4,
 It sinks at the boundary between two stages; a running stage is never taken back.
 
 The usual boost to the top would change keys of waiting stages. In its place a level is worth
-`max_wait_s` of arrival: after that long a stage is not overtaken from the level above any more, and
-from no level after `LEVELS - 1` times that.
+`max_wait_s` of arrival: a stage is not overtaken from the level above by one that comes that much
+later. The waiting bound of all orders (`base`) applies beside that, over all levels.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ Stages that agree on models, exclusions and class are interchangeable for routin
 of them has no place, none has. The core looks at the first of each class that serves a model, in
 the order (rank, key, stage id), and never at the rest: an event costs O(log n).
 
+Beside the heap each class keeps its stages by arrival. Once the oldest has waited for longer than a
+limit it goes first, whatever its key: from then on only older ones overtake it.
+
 A stage leaves the middle of a heap by being struck out: its entry number no longer matches. Struck
 out entries are swept when they outnumber the live ones, so memory follows the live stages.
 """
@@ -12,12 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
+from math import inf
+from typing import TypeVar
 
 from maestroctl.domain.ids import ModelName
-from maestroctl.scheduler.coordinator_state import QueueKey, StageState
+from maestroctl.scheduler.coordinator_state import AGED_RANK, LATE_RANK, QueueKey, StageState
 
 Entry = tuple[int, float, str, int, StageState]
 """rank, key, stage id, entry number, stage: entry numbers are unique, so stages never compare."""
+
+Arrival = tuple[float, str, int, StageState]
+"""arrival, stage id, entry number, stage."""
+Held = TypeVar("Held", Entry, Arrival)
 
 _SWEEP_AT = 64
 """Struck-out entries below this are not worth a sweep."""
@@ -33,6 +42,7 @@ class QueueClass:
     """
 
     __slots__ = (
+        "_by_arrival",
         "_heap",
         "homeless_since_s",
         "is_external",
@@ -52,21 +62,26 @@ class QueueClass:
         self.is_flexible = False
         self.num_live = 0
         self._heap: list[Entry] = []
+        self._by_arrival: list[Arrival] = []
 
     def push(self, entry: Entry) -> None:
         """Add a stage."""
         heappush(self._heap, entry)
+        heappush(self._by_arrival, (entry[4].stage.arrival_s, *entry[2:]))
         self.num_live += 1
 
-    def first(self) -> Entry | None:
-        """The live entry that goes first."""
-        heap = self._heap
-        while heap:
-            entry = heap[0]
-            if entry[4].entry == entry[3]:
-                return entry
-            heappop(heap)
-        return None
+    def first(self, aged_before_s: float = -inf) -> Entry | None:
+        """The entry that goes first, with the rank and key that count in its turn.
+
+        Args:
+            aged_before_s: stages that became ready before this have waited for too long: the
+                oldest of them goes first.
+        """
+        oldest = _live_top(self._by_arrival)
+        if oldest is not None and oldest[0] < aged_before_s:
+            is_late = oldest[3].rank == LATE_RANK
+            return (LATE_RANK - 1 if is_late else AGED_RANK, *oldest)
+        return _live_top(self._heap)
 
     def last(self) -> StageState | None:
         """A stage of the back half, while two wait at least: a leaf of the heap."""
@@ -81,10 +96,8 @@ class QueueClass:
     def strike(self) -> None:
         """One of the entries is not live any more; its stage says so."""
         self.num_live -= 1
-        dead = len(self._heap) - self.num_live
-        if dead > _SWEEP_AT and dead > self.num_live:
-            self._heap = [entry for entry in self._heap if entry[4].entry == entry[3]]
-            heapify(self._heap)
+        self._heap = _swept(self._heap, self.num_live)
+        self._by_arrival = _swept(self._by_arrival, self.num_live)
 
     def stages(self) -> list[StageState]:
         """Live stages in their order: O(n log n)."""
@@ -92,8 +105,8 @@ class QueueClass:
         return [entry[4] for entry in sorted(live)]
 
     def heap_size(self) -> int:
-        """Entries held, struck-out ones included."""
-        return len(self._heap)
+        """Entries held, struck-out ones included: of the larger of the two heaps."""
+        return max(len(self._heap), len(self._by_arrival))
 
 
 class StageQueue:
@@ -159,10 +172,30 @@ class StageQueue:
                     del self._by_model[model]
 
     def __iter__(self) -> Iterator[StageState]:
-        """Every queued stage in dispatch order: O(n log n)."""
+        """Every queued stage by (rank, key, id), as if none had waited too long: O(n log n)."""
         stages = [stage for c in self._classes.values() for stage in c.stages()]
         stages.sort(key=lambda stage: (stage.rank, stage.key, stage.stage_id))
         return iter(stages)
+
+
+def _live_top(heap: list[Held]) -> Held | None:
+    """The first live entry; struck-out ones before it are dropped."""
+    while heap:
+        entry = heap[0]
+        if entry[-1].entry == entry[-2]:
+            return entry
+        heappop(heap)
+    return None
+
+
+def _swept(heap: list[Held], num_live: int) -> list[Held]:
+    """Without the struck-out entries, when they are many and the most."""
+    dead = len(heap) - num_live
+    if dead <= _SWEEP_AT or dead <= num_live:
+        return heap
+    live = [entry for entry in heap if entry[-1].entry == entry[-2]]
+    heapify(live)
+    return live
 
 
 _NONE: Mapping[QueueKey, QueueClass] = {}
