@@ -42,7 +42,7 @@ class PolicySpec:
     confidence_margin: float = 0.05
     admission_quantile: float = 0.9
     aging_s: float = 0.05
-    max_wait_s: float = 120.0
+    max_wait_s: float = 300.0
     group_wait_s: float = 5.0
     drain_wait_s: float = 20.0
     resume_deadline_s: float = 30.0

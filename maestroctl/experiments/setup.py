@@ -64,8 +64,7 @@ MAX_MODEL_LEN = 8192
 KV_BYTES = 20 * GB
 """KV pool of the one model on a card: what is left beside its weights (Maestro Table V: 20.07)."""
 UNBOUNDED_S = 1e9
-"""`max_wait_s` here: the papers' orders have no waiting bound, and under overload any bound makes
-every order first come, first served (docs/experiments.md)."""
+"""`max_wait_s` here: the papers' orders have no waiting bound; docs/experiments.md has its cost."""
 LENGTH_RHO = 0.5
 """Log error where an experiment asks for one; `MEASURED` is the default."""
 MEASURED = PredictionError("measured")

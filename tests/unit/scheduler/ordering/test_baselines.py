@@ -71,14 +71,14 @@ def test_mlfq_levels_double(attained_s: float, level: int) -> None:
 
 
 def test_mlfq_is_first_come_first_served_within_a_level_and_sinks_between_stages() -> None:
-    policy = Mlfq(PolicySpec())
+    policy = Mlfq(PolicySpec(max_wait_s=120.0))
     fresh, tired = make_job(), make_job(attained_s=3.0)
     assert policy.key(make_stage(arrival_s=7.0), fresh, PREDICTION, 7.0) == 7.0
     assert policy.key(make_stage(arrival_s=7.0), tired, PREDICTION, 7.0) == 7.0 + 120.0
 
 
 def test_mlfq_makes_nobody_wait_for_younger_stages_for_ever() -> None:
-    policy = Mlfq(PolicySpec())
+    policy = Mlfq(PolicySpec(max_wait_s=120.0))
     bound_s = policy.overtaken_for_s()
     assert bound_s == 120.0 * (LEVELS - 1)
     worst = policy.key(make_stage(arrival_s=0.0), make_job(attained_s=1e9), PREDICTION, 0.0)
