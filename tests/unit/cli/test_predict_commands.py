@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from maestroctl.cli import api, predict_extra
+from maestroctl.cli.context import terminal
 from maestroctl.cli.exit_codes import ExitCode, exit_code_of
 from maestroctl.cli.main import app
 from maestroctl.errors import PredictorError
@@ -41,6 +42,7 @@ STATUS = {
 
 
 def call(*args: str) -> Any:
+    terminal.__dict__.pop("out", None)  # made by an earlier test, with the width of that time
     return CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, list(args))
 
 
