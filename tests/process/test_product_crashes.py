@@ -89,7 +89,7 @@ async def until_finished(serve: ServeProcess, job_id: str) -> Any:
 
 async def until_nothing_runs(tmp_path: Path) -> None:
     try:
-        await until(lambda: not processes_under(tmp_path), 30.0)
+        await until(lambda: not processes_under(tmp_path), 60.0)
     except AssertionError:
         left = [(p.pid, p.ppid(), p.cmdline()) for p in processes_under(tmp_path)]
         raise AssertionError(f"left behind: {left}") from None
