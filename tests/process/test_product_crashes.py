@@ -194,9 +194,6 @@ async def test_both_killed_at_once_leave_engines_that_the_next_start_takes_over(
     assert process_of(tmp_path, "stub_engine").pid == engine
 
 
-@pytest.mark.xfail(
-    reason="known fault: now and then the reaper is gone and one engine is left", strict=False
-)
 async def test_both_killed_for_good_leave_nothing(serve: ServeProcess, tmp_path: Path) -> None:
     job_id = await submit(serve)
     await until_steps(serve, job_id, 1)

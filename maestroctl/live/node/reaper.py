@@ -21,6 +21,8 @@ from pathlib import Path
 
 LOCK_NAME = "daemon.lock"
 _POLL_S = 0.2
+_DYING_POLLS = 10
+"""Polls, two seconds: what the kernel may need to put a killed daemon away."""
 _GRACE_S = 5.0
 
 
@@ -63,10 +65,17 @@ def main(state_dir: Path) -> int:
         linger_s = float(line)
     deadline = time.monotonic() + linger_s
     lock = os.open(state_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    taken_polls = 0
     while time.monotonic() < deadline:
-        if not _own(lock):
+        # The pipe of a daemon that is killed closes before its lock does: a lock that is still
+        # taken belongs to a new daemon only if it stays so.
+        if _own(lock):
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            taken_polls = 0
+        else:
+            taken_polls += 1
+        if taken_polls > _DYING_POLLS:
             return 0
-        fcntl.flock(lock, fcntl.LOCK_UN)
         time.sleep(_POLL_S)
     if not _own(lock):
         return 0
