@@ -139,7 +139,6 @@ COORDINATOR = Table(
             seconds(),
             "How long a stop waits for what runs before it is interrupted.",
         ),
-        Key("log_prompts", BOOLEAN, "Write prompts and outputs to the logs."),
     ),
     CoordinatorSpec,
 )
@@ -182,11 +181,6 @@ POLICY = Table(
             "confidence_margin",
             number(0, 1),
             "How much more confident than the fastest a slower model must be (delta_s).",
-        ),
-        Key(
-            "admission_quantile",
-            number(0.01, 0.999),
-            "Quantile of the predicted output length for which memory is booked.",
         ),
         Key(
             "aging_s",
@@ -417,7 +411,6 @@ MODEL = Table(
         ),
         Key("engine_args", ARGUMENTS, "Further arguments of the engine."),
         Key("tensor_parallel", integer(1, 1024), "Devices that one engine is split over."),
-        Key("max_replicas", integer(1, 10_000), "Engines of this model at once, over all nodes."),
         Key(
             "ttl",
             seconds(1),

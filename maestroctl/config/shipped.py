@@ -33,17 +33,3 @@ def shipped_dir(name: str) -> Path:
 def shipped_workflows() -> dict[str, Path]:
     """Example workflows by name (``serial``, ``code_review``, ...), in order of their names."""
     return {path.stem: path for path in sorted(shipped_dir("workflows").glob("*.toml"))}
-
-
-def shipped_workflow(name: str) -> Path:
-    """One example workflow.
-
-    Raises:
-        ConfigError: there is none of this name.
-    """
-    known = shipped_workflows()
-    if name not in known:
-        raise ConfigError(
-            f"there is no example workflow {name!r}", hint="there are: " + ", ".join(known)
-        )
-    return known[name]

@@ -21,7 +21,6 @@ class CoordinatorSpec:
         max_body_bytes: request bodies over this get 413 before they are read.
         heartbeat_s: comment heartbeats of a waiting stream.
         history_jobs: finished jobs kept in the store.
-        log_prompts: write prompts and outputs to logs; off unless asked.
     """
 
     host: str = "127.0.0.1"
@@ -33,7 +32,6 @@ class CoordinatorSpec:
     heartbeat_s: float = 10.0
     history_jobs: int = 100_000
     drain_timeout_s: float = 60.0
-    log_prompts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,6 @@ class ModelSpec:
     kv_cache_bytes: int | None = None
     engine_args: tuple[str, ...] = ()
     tensor_parallel: int = 1
-    max_replicas: int = 1
     ttl_s: float | None = None
     pin: bool = False
     memory_bytes: int | None = None
@@ -142,7 +141,6 @@ class ModelSpec:
             ("max_batch", self.max_batch),
             ("kv_cache_bytes", self.kv_cache_bytes),
             ("tensor_parallel", self.tensor_parallel),
-            ("max_replicas", self.max_replicas),
             ("memory_bytes", self.memory_bytes),
         ):
             if value is not None and value <= 0:

@@ -11,7 +11,6 @@ See also: `memory_need` (Eq 4), which adds the KV limit of an engine to everythi
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from maestroctl.domain.llm import KvGeometry, ModelProfile
 
@@ -72,24 +71,6 @@ def estimate_sequence_kv_bytes(profile: ModelProfile, num_tokens: int) -> int:
 def round_up_to_blocks(num_tokens: int, block_tokens: int) -> int:
     """Tokens that the blocks of `num_tokens` can hold."""
     return -(-num_tokens // block_tokens) * block_tokens
-
-
-def split_geometry(geometry: KvGeometry, tensor_parallel: int) -> KvGeometry:
-    """Shape of the KV cache on one of `tensor_parallel` devices.
-
-    KV heads are divided; with fewer heads than devices each device keeps one (heads are copied).
-    An MLA latent is not divided.
-
-    Args:
-        geometry: of the whole model.
-        tensor_parallel: devices, at least 1.
-
-    Raises:
-        ValueError: tensor_parallel is below 1.
-    """
-    if tensor_parallel < 1:
-        raise ValueError(f"tensor_parallel is at least 1, found {tensor_parallel}")
-    return replace(geometry, num_kv_heads=max(1, -(-geometry.num_kv_heads // tensor_parallel)))
 
 
 def _layer_bytes_per_token(geometry: KvGeometry) -> float:

@@ -37,8 +37,3 @@ def estimate_host_bytes(profile: ModelProfile, tier: ResidencyTier) -> int:
 def estimate_least_start_bytes(profile: ModelProfile) -> int:
     """The least device bytes with which the model can be started at all."""
     return estimate_starting_bytes(profile, profile.kv_least_bytes)
-
-
-def estimate_headroom_bytes(total_bytes: int, resident_bytes: int, kv_bytes: int) -> int:
-    """R_head = M_total - M_res - M_kv (Maestro); negative after a budget was lowered."""
-    return total_bytes - resident_bytes - kv_bytes

@@ -77,13 +77,3 @@ def estimate_execution_s(
     """
     decode_s = estimate_decode_s(profile, batch)
     return estimate_prefill_s(profile, prompt_tokens, cached_tokens) + decode_s * output_tokens
-
-
-def clamp_output_tokens(
-    predicted: float, prompt_tokens: int, max_model_len: int, max_tokens: int | None = None
-) -> float:
-    """L clamped to min(max_tokens, max_model_len - P), and never negative."""
-    room = max(0, max_model_len - prompt_tokens)
-    if max_tokens is not None:
-        room = min(room, max_tokens)
-    return min(max(0.0, predicted), float(room))

@@ -30,7 +30,6 @@ class DeviceReading:
         total_bytes: memory it has.
         free_bytes: memory nobody uses now.
         driver: driver version; empty for the CPU.
-        uuid: stable identity; empty for the CPU.
     """
 
     device: DeviceName
@@ -38,7 +37,6 @@ class DeviceReading:
     total_bytes: int
     free_bytes: int
     driver: str = ""
-    uuid: str = ""
 
 
 def read_gpus() -> list[DeviceReading]:
@@ -58,7 +56,6 @@ def read_gpus() -> list[DeviceReading]:
                     total_bytes=int(memory.total),
                     free_bytes=int(memory.free),
                     driver=driver,
-                    uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
                 )
             )
     return readings

@@ -92,10 +92,6 @@ class Gbm:
         """What each column adds to the score (SHAP), (num_rows, num_features + 1); last = base."""
         return np.asarray(self._booster.predict(rows, pred_contrib=True), dtype=np.float64)
 
-    def importance(self) -> DoubleArray:
-        """Total gain per column."""
-        return np.asarray(self._booster.feature_importance("gain"), dtype=np.float64)
-
 
 def fit_gbm(
     params: GbmParams,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from maestroctl.domain.ids import JobId, ModelName
 from maestroctl.domain.outcome import JobStatus, Outcome
 from maestroctl.domain.stage import ServiceClass
-from maestroctl.domain.workflow import RepeatSpec, StepSpec, WorkflowSpec
+from maestroctl.domain.workflow import StepSpec, WorkflowSpec
 
 Run = tuple[str, int, int]
 """(step, visit, item): one run of a step."""
@@ -150,24 +150,4 @@ def chain_workflow(name: str, roles: Sequence[str]) -> WorkflowSpec:
         step = f"s{number}"
         steps[step] = StepSpec(step, "", role=role, after=before)
         before = (step,)
-    return WorkflowSpec(name, steps)
-
-
-def loop_workflow(name: str, roles: Sequence[str], rounds: int) -> WorkflowSpec:
-    """A chain that goes back to its first step until `rounds` rounds are done."""
-    chain = chain_workflow(name, roles)
-    steps = dict(chain.steps)
-    last = f"s{len(roles)}"
-    repeat = RepeatSpec("s1", "False", rounds)
-    steps[last] = StepSpec(last, "", role=roles[-1], after=steps[last].after, repeat=repeat)
-    return WorkflowSpec(name, steps)
-
-
-def fan_workflow(name: str, head: str, body: str, tail: str) -> WorkflowSpec:
-    """One call, then as many at once as its plan says, then one that reads them all."""
-    steps = {
-        "head": StepSpec("head", "", role=head),
-        "body": StepSpec("body", "", role=body, after=("head",), for_each="{{ items }}"),
-        "tail": StepSpec("tail", "", role=tail, after=("body",)),
-    }
     return WorkflowSpec(name, steps)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from maestroctl import __version__
@@ -25,8 +25,6 @@ from maestroctl.telemetry import metrics
 from maestroctl.telemetry.fleet_families import fleet_families
 from maestroctl.telemetry.metrics import Job, StageAttempt
 from maestroctl.telemetry.series import CounterSeries, HistogramSeries, counters_of
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _WAIT_BOUNDS_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -61,12 +59,12 @@ class Load:
     Attributes:
         queued: stages in the coordinator's queue, per service class.
         in_flight: stages at a node.
-        held: HTTP requests held open.
+        stale_events: results and timers that the core has ignored so far.
     """
 
     queued: Mapping[str, int] = field(default_factory=dict)
     in_flight: int = 0
-    held: int = 0
+    stale_events: int = 0
 
 
 class Telemetry:
@@ -126,9 +124,6 @@ class Telemetry:
             "maestroctl_job_deadlines", "Ended jobs that had a deadline.", ("class", "met")
         )
         self._decisions = CounterSeries("maestroctl_decisions", "Decision records.", ("kind",))
-        self._stale = CounterSeries(
-            "maestroctl_stale_events", "Results of an older generation, ignored.", ("core",)
-        )
         self._predictions = CounterSeries(
             "maestroctl_predictions", "Predictions used, by where they came from.", ("source",)
         )
@@ -140,9 +135,6 @@ class Telemetry:
             "What asking the learned models took, answered or not.",
             ("stage",),
             _PREDICT_BOUNDS_S,
-        )
-        self._responses = CounterSeries(
-            "maestroctl_http_responses", "HTTP answers of the gateway.", ("status",)
         )
 
     # --- what the host reports ------------------------------------------------------------------
@@ -181,10 +173,6 @@ class Telemetry:
         """A core made a decision record of this kind."""
         self._decisions.add((self._word(kind),))
 
-    def stale_event(self, core: str) -> None:
-        """``coordinator`` or ``node`` ignored a result of an older generation."""
-        self._stale.add((self._word(core),))
-
     def prediction(self, source: str) -> None:
         """A stage was ordered and booked on a prediction of this source."""
         self._predictions.add((self._word(source),))
@@ -197,10 +185,6 @@ class Telemetry:
         """Something else than planned was used, for instance ``prediction``."""
         self._fallbacks.add((self._word(what),))
 
-    def http_ended(self, status: int) -> None:
-        """The gateway answered with this status, or would have (499: the client left)."""
-        self._responses.add((str(status) if 100 <= status <= 599 else _OTHER,))
-
     def set_fleet(self, snapshots: Iterable[NodeSnapshot]) -> None:
         """What the nodes look like now; kept until the next call."""
         self._snapshots = tuple(snapshots)
@@ -208,7 +192,7 @@ class Telemetry:
     # --- what Prometheus is told ----------------------------------------------------------------
 
     def render(self) -> bytes:
-        """The text of ``/metrics``, of content type `CONTENT_TYPE`."""
+        """The text of ``/metrics``."""
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -244,7 +228,9 @@ def _load_families(load: Load) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "maestroctl_in_flight_stages", "Stages at a node.", value=load.in_flight
     )
-    yield GaugeMetricFamily("maestroctl_held_requests", "HTTP requests held open.", value=load.held)
+    yield CounterMetricFamily(
+        "maestroctl_stale_events", "Results of something over, ignored.", value=load.stale_events
+    )
 
 
 def _store_families(store: StoreGauge) -> Iterator[Metric]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
@@ -133,43 +132,6 @@ def slo_attainment(jobs: Iterable[Job], now: float) -> float | None:
     """Part of the decided jobs with a deadline that kept it, 0 to 1; None when there is none."""
     decided = [met for job in jobs if (met := met_deadline(job, now)) is not None]
     return sum(decided) / len(decided) if decided else None
-
-
-@dataclass(frozen=True, slots=True)
-class Goodput:
-    """Useful work per second of a time window: work of jobs that did not miss their deadline."""
-
-    jobs_per_s: float
-    output_tokens_per_s: float
-
-
-def goodput(
-    jobs: Iterable[Job], attempts: Iterable[StageAttempt], start: float, end: float
-) -> Goodput:
-    """Goodput of jobs finished within [start, end).
-
-    A job counts when it finished, and in time where it has a deadline; its tokens are those of
-    its finished stages.
-
-    Raises:
-        ValueError: the window is empty.
-    """
-    if end <= start:
-        raise ValueError(f"an empty window: {start} to {end}")
-    good = {
-        job.job_id
-        for job in jobs
-        if job.status is JobStatus.FINISHED
-        and job.finished_at is not None
-        and start <= job.finished_at < end
-        and met_deadline(job, end) is not False
-    }
-    tokens = sum(
-        attempt.output_tokens or 0
-        for attempt in attempts
-        if attempt.job_id in good and attempt.outcome is Outcome.FINISHED
-    )
-    return Goodput(len(good) / (end - start), tokens / (end - start))
 
 
 def quantile(values: Sequence[float], q: float) -> float | None:

@@ -131,7 +131,6 @@ async def test_detached_engine_is_found_adopted_and_stopped(tmp_path: Path) -> N
     assert orphan.is_adoptable
     assert orphan.identity == first.identity
     adopted = await EngineProcess.adopt(tmp_path, orphan.identity)
-    assert adopted.is_adopted
     ended = await adopted.stop(grace_s=5)
     assert ended.returncode is None
     assert _no_member_left(first.identity.token)

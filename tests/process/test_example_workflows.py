@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from maestroctl.config import load_workflow
-from maestroctl.config.shipped import shipped_workflow, shipped_workflows
+from maestroctl.config.shipped import shipped_workflows
 from maestroctl.gateway.submit import JobRequest
 from tests.support.product import running_coordinator, stub_fleet, until
 
@@ -18,7 +18,7 @@ TOOLS = '[tools]\nallow = ["maestroctl.examples.tools:*"]'
 
 @pytest.mark.parametrize("name", shipped_workflows())
 async def test_example_workflow_runs_on_the_stub(name: str, tmp_path: Path) -> None:
-    workflow = load_workflow(shipped_workflow(name))
+    workflow = load_workflow(shipped_workflows()[name])
     async with running_coordinator(stub_fleet(tmp_path, extra=TOOLS), tmp_path) as coordinator:
         control = coordinator.control
         job_id = await control.submit_job(JobRequest(workflow, "coffee and tea"))

@@ -18,7 +18,7 @@ import pytest_asyncio
 from maestroctl.cli.wiring import Coordinator, CoordinatorOptions
 from maestroctl.config import load_workflow, parse_fleet
 from maestroctl.config.profile import load_profile
-from maestroctl.config.shipped import shipped_workflow
+from maestroctl.config.shipped import shipped_workflows
 from maestroctl.config.starter import starter_files
 from maestroctl.domain.engine import EngineStatus
 from maestroctl.domain.ids import ModelName
@@ -54,7 +54,7 @@ async def coordinator(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
 
 @pytest.mark.parametrize("name", ["code_review", "research"])
 async def test_example_workflow_runs_on_a_real_model(name: str, coordinator: Coordinator) -> None:
-    workflow = load_workflow(shipped_workflow(name), coordinator.fleet)
+    workflow = load_workflow(shipped_workflows()[name], coordinator.fleet)
     job_id = await coordinator.control.submit_job(JobRequest(workflow, "coffee and tea"))
 
     async def finished() -> dict[str, Any] | None:

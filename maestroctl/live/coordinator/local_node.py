@@ -46,7 +46,6 @@ class LocalNode:
         self._node_dir = node_dir
         self._debug = debug
         self._process: asyncio.subprocess.Process | None = None
-        self._starts = 0
 
     @property
     def pid(self) -> int | None:
@@ -131,7 +130,6 @@ class LocalNode:
 
     async def _start(self) -> None:
         self._node_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._starts += 1
         command = [sys.executable, "-m", "maestroctl.live.node", "--name", self.node]
         command += ["--state-dir", str(self._node_dir)]
         if self._debug:

@@ -149,7 +149,7 @@ class StageLedger:
         self._journal.write([decision_row(record, self._wall(record.at_s))])
         self._telemetry.decision(record.kind)
 
-    def load(self) -> Load:
+    def load(self, stale_events: int = 0) -> Load:
         """How much waits and runs, for the metrics."""
         waiting: Counter[str] = Counter()
         in_flight = 0
@@ -158,7 +158,7 @@ class StageLedger:
                 waiting[track.stage.service_class.value] += 1
             else:
                 in_flight += 1
-        return Load(queued=waiting, in_flight=in_flight, held=len(self._tracks))
+        return Load(queued=waiting, in_flight=in_flight, stale_events=stale_events)
 
     def running(self, now_s: float) -> list[dict[str, object]]:
         """Stages that are not over, oldest first."""

@@ -196,11 +196,6 @@ class EngineProcess:
     # -- reading ------------------------------------------------------------------------------
 
     @property
-    def is_adopted(self) -> bool:
-        """Whether an earlier daemon started it."""
-        return self._child is None
-
-    @property
     def has_ended(self) -> bool:
         """Whether its first process is gone; `exited` follows once the rest is swept."""
         return self._leader_ended.is_set() or not is_leader_alive(self.identity)

@@ -49,12 +49,6 @@ def find_damage(folder: Path) -> str | None:
     return None
 
 
-def read_origin(folder: Path) -> dict[str, str]:
-    """Where a folder's files come from; empty without a manifest."""
-    manifest = _load(folder)
-    return dict(manifest["origin"]) if manifest else {}
-
-
 def hash_file(path: Path) -> str:
     """SHA-256 of a file, as hexadecimal text."""
     with path.open("rb") as file:

@@ -36,16 +36,6 @@ class DistanceScorer:
         return 1.0 / (1.0 + max(0.0, place.node.rtt_s))
 
 
-class PlaceLoadScorer:
-    """1 where nothing of ours is, falling with the stages of ours at the place."""
-
-    name = "place load"
-
-    def score(self, stage: StageState, place: Place) -> float:  # noqa: ARG002
-        """From 0 to 1."""
-        return 1.0 / (1 + place.in_flight)
-
-
 class TurnScorer:
     """1 for a place that was never sent a stage, lower the later its last one was sent."""
 

@@ -25,7 +25,6 @@ max_held = 10
 max_body = "1 MiB"
 heartbeat_s = "5s"
 drain_timeout_s = 30
-log_prompts = true
 
 [policy]
 ordering = "edf"
@@ -76,7 +75,6 @@ source = "hf:Qwen/Qwen3-8B"
 max_model_len = 16384
 engine_args = ["--quantization", "fp8"]
 aliases = ["qwen"]
-max_replicas = 2
 ttl = "30m"
 kv_cache = "2 GiB"
 
@@ -128,7 +126,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
     assert fleet.nodes["gpu1"].models == ("qwen3-8b", "small")
     assert fleet.nodes["here"].memory_bytes is None
     qwen = fleet.models["qwen3-8b"]
-    assert (qwen.ttl_s, qwen.kv_cache_bytes, qwen.max_replicas) == (1800.0, 2 * GIB, 2)
+    assert (qwen.ttl_s, qwen.kv_cache_bytes) == (1800.0, 2 * GIB)
     small = fleet.models["small"].source
     assert small == ModelSource(SourceScheme.PATH, str(tmp_path / "weights/small"))
     assert fleet.models["gguf"].sleep_action == HttpAction("POST", "/sleep")
@@ -184,7 +182,7 @@ def test_command_line_beats_environment_beats_file_beats_default(tmp_path: Path)
     [("7", 7), ("true", True), ('"x"', "x"), ("edf", "edf"), ("127.0.0.1:3", "127.0.0.1:3")],
 )
 def test_override_is_a_toml_value_or_plain_text(text: str, value: object) -> None:
-    keys = {7: "coordinator.max_held", True: "coordinator.log_prompts"}
+    keys = {7: "coordinator.max_held", True: "event_log.enabled"}
     key = keys.get(value, "policy.ordering") if not isinstance(value, str) else "policy.ordering"  # type: ignore[call-overload]
     loaded = load_fleet(None, {key: text}, environ={})
     shown = {v.key: v.value for v in effective_values(loaded)}
@@ -205,7 +203,7 @@ def test_effective_values_show_everything_but_secrets() -> None:
     assert str(values["coordinator.listen"].origin) == "f.toml:3"
     assert values["engine.default.env"].value == '{TOKEN = "***"}'
     assert values["model[qwen3-8b].ttl"].value == "1800"
-    assert str(values["model[qwen3-8b].ttl"].origin) == "f.toml:62"
+    assert str(values["model[qwen3-8b].ttl"].origin) == "f.toml:60"
     assert values["model[small].ttl"].value == "it sleeps only when memory is needed"
     assert str(values["node[here].cluster"].origin) == "default"
     assert "secret" not in str(values)

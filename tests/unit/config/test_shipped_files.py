@@ -9,12 +9,11 @@ import pytest
 
 from maestroctl.config import load_workflow, parse_fleet, parse_workflow
 from maestroctl.config.reference import render_reference
-from maestroctl.config.shipped import shipped_dir, shipped_workflow, shipped_workflows
+from maestroctl.config.shipped import shipped_dir, shipped_workflows
 from maestroctl.config.starter import starter_files
 from maestroctl.config.tables import Table
 from maestroctl.domain.fleet import FleetSpec
 from maestroctl.domain.workflow import WorkflowSpec
-from maestroctl.errors import ConfigError
 from maestroctl.sim.config import load_simulation
 
 ROOT = Path(__file__).parents[3]
@@ -31,21 +30,15 @@ def test_the_six_examples_are_there() -> None:
     assert shipped_dir("workflows") == ROOT / "workflows"
 
 
-def test_unknown_example_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError) as caught:
-        shipped_workflow("seriel")
-    assert "serial" in (caught.value.hint or "")
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_example_runs_on_the_starter_fleet(name: str) -> None:
-    spec = load_workflow(shipped_workflow(name), starter_fleet())
+    spec = load_workflow(shipped_workflows()[name], starter_fleet())
     assert all(not step.models for step in spec.steps.values())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_example_stays_small(name: str) -> None:
-    assert _most_tokens(load_workflow(shipped_workflow(name))) <= MOST_TOKENS
+    assert _most_tokens(load_workflow(shipped_workflows()[name])) <= MOST_TOKENS
 
 
 def _most_tokens(spec: WorkflowSpec) -> int:

@@ -10,7 +10,6 @@ from maestroctl.estimate.kv_cache import estimate_kv_bytes
 from maestroctl.estimate.memory_need import (
     estimate_asleep_bytes,
     estimate_awake_bytes,
-    estimate_headroom_bytes,
     estimate_host_bytes,
     estimate_least_start_bytes,
     estimate_starting_bytes,
@@ -21,7 +20,6 @@ from maestroctl.estimate.profile_from_geometry import (
 )
 from maestroctl.estimate.readiness import estimate_activation_s, estimate_ready_s
 from maestroctl.estimate.service_time import (
-    clamp_output_tokens,
     estimate_decode_s,
     estimate_execution_s,
     estimate_iteration_s,
@@ -52,20 +50,6 @@ def test_execution_is_prefill_plus_decode_times_length():
     )
 
 
-@pytest.mark.parametrize(
-    ("predicted", "prompt", "limit", "clamped"),
-    [
-        (50, 100, None, 50),
-        (5000, 100, None, 924),
-        (50, 100, 20, 20),
-        (9, 2000, None, 0),
-        (-1, 0, 5, 0),
-    ],
-)
-def test_output_length_is_clamped_to_what_is_possible(predicted, prompt, limit, clamped):
-    assert clamp_output_tokens(predicted, prompt, 1024, limit) == clamped
-
-
 def test_memory_of_each_phase():
     assert estimate_awake_bytes(PROFILE, 2 * GIB) == 7 * GIB
     assert estimate_starting_bytes(PROFILE, 2 * GIB) == 8 * GIB
@@ -73,7 +57,6 @@ def test_memory_of_each_phase():
     assert estimate_asleep_bytes(PROFILE) == 1 * GIB
     assert estimate_host_bytes(PROFILE, ResidencyTier.HOST) == 4 * GIB
     assert estimate_host_bytes(PROFILE, ResidencyTier.DISK) == 0
-    assert estimate_headroom_bytes(10, 7, 4) == -1
 
 
 @pytest.mark.parametrize("status", list(EngineStatus))

@@ -9,7 +9,6 @@ from maestroctl.estimate.kv_cache import (
     estimate_kv_bytes,
     estimate_kv_bytes_per_token,
     estimate_sequence_kv_bytes,
-    split_geometry,
 )
 from maestroctl.testing.builders import make_node_profile
 
@@ -50,18 +49,9 @@ def test_sliding_layers_keep_their_window_only():
     assert estimate_kv_bytes(GEMMA_LIKE, 4096) == (1 * 4096 + 5 * 512) * layer
 
 
-def test_latent_is_not_split_and_heads_are():
-    assert split_geometry(LLAMA_8B, 4).num_kv_heads == 2
-    assert split_geometry(LLAMA_8B, 16).num_kv_heads == 1
-    assert estimate_kv_bytes_per_token(split_geometry(MLA, 8)) == 70_272
-
-
-@pytest.mark.parametrize(
-    "bad", [lambda: estimate_kv_bytes(MQA, -1), lambda: split_geometry(MQA, 0)]
-)
-def test_impossible_numbers_are_errors(bad):
+def test_impossible_numbers_are_errors():
     with pytest.raises(ValueError):
-        bad()
+        estimate_kv_bytes(MQA, -1)
 
 
 @given(st.integers(0, 100_000), st.integers(0, 5000))

@@ -15,7 +15,8 @@ from maestroctl.domain.llm import IterationCost
 from maestroctl.domain.outcome import JobStatus, Outcome
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.stage import ServiceClass
-from maestroctl.sim.jobs import Call, JobPlan, fan_workflow, loop_workflow
+from maestroctl.domain.workflow import RepeatSpec, StepSpec, WorkflowSpec
+from maestroctl.sim.jobs import Call, JobPlan, chain_workflow
 from tests.unit.sim.support import (
     make_profile,
     make_world,
@@ -26,6 +27,26 @@ from tests.unit.sim.support import (
 )
 
 LOAD = 0.5
+
+
+def _loop_workflow(name: str, roles: tuple[str, ...], rounds: int) -> WorkflowSpec:
+    """A chain that goes back to its first step until `rounds` rounds are done."""
+    chain = chain_workflow(name, roles)
+    steps = dict(chain.steps)
+    last = f"s{len(roles)}"
+    repeat = RepeatSpec("s1", "False", rounds)
+    steps[last] = StepSpec(last, "", role=roles[-1], after=steps[last].after, repeat=repeat)
+    return WorkflowSpec(name, steps)
+
+
+def _fan_workflow(name: str, head: str, body: str, tail: str) -> WorkflowSpec:
+    """One call, then as many at once as its plan says, then one that reads them all."""
+    steps = {
+        "head": StepSpec("head", "", role=head),
+        "body": StepSpec("body", "", role=body, after=("head",), for_each="{{ items }}"),
+        "tail": StepSpec("tail", "", role=tail, after=("body",)),
+    }
+    return WorkflowSpec(name, steps)
 
 
 def _exponential(rng: random.Random) -> int:
@@ -126,7 +147,7 @@ def test_a_batch_decodes_together_and_slows_down_by_c1_per_sequence() -> None:
     model = (ModelName("m"),)
     fan = JobPlan(
         JobId("fan"),
-        fan_workflow("fan", "planner", "worker", "writer"),
+        _fan_workflow("fan", "planner", "worker", "writer"),
         ServiceClass.BATCH,
         1.0,
         {
@@ -150,7 +171,7 @@ def test_a_loop_runs_its_rounds() -> None:
     }
     loop = JobPlan(
         JobId("loop"),
-        loop_workflow("loop", ("x", "x"), 5),
+        _loop_workflow("loop", ("x", "x"), 5),
         ServiceClass.BATCH,
         1.0,
         runs,

@@ -11,7 +11,6 @@ from maestroctl.domain.outcome import JobStatus, Outcome
 from maestroctl.domain.snapshot import DeviceSnapshot, NodeSnapshot
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.telemetry import metrics
-from maestroctl.telemetry.metrics import Goodput
 
 
 @dataclass(frozen=True)
@@ -100,21 +99,6 @@ def test_attainment_is_the_part_of_the_decided_jobs() -> None:
     jobs = [Job(), Job(), Job(finished_at=111.0), Job(deadline_s=None)]
     assert metrics.slo_attainment(jobs, 200.0) == pytest.approx(2 / 3)
     assert metrics.slo_attainment([Job(deadline_s=None)], 200.0) is None
-
-
-def test_goodput_counts_work_of_jobs_that_kept_their_deadline() -> None:
-    jobs = [
-        Job("good"),
-        Job("free", deadline_s=None),
-        Job("late", finished_at=111.0),
-        Job("earlier", finished_at=99.0),
-        Job("failed", status=JobStatus.FAILED),
-    ]
-    attempts = [Attempt(job.job_id, output_tokens=10) for job in jobs]
-    attempts += [Attempt("good", output_tokens=7), Attempt("good", outcome=Outcome.FAILED)]
-    assert metrics.goodput(jobs, attempts, 100.0, 120.0) == Goodput(2 / 20, 27 / 20)
-    with pytest.raises(ValueError, match="empty window"):
-        metrics.goodput([], [], 5.0, 5.0)
 
 
 @pytest.mark.parametrize(

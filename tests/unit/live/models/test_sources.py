@@ -15,7 +15,7 @@ import pytest
 from maestroctl.domain.llm import EngineKind, EngineSpec, ModelSource
 from maestroctl.errors import ModelSourceError
 from maestroctl.live.models import hf, pypi
-from maestroctl.live.models.manifest import find_damage, read_origin, write_manifest
+from maestroctl.live.models.manifest import find_damage, write_manifest
 from maestroctl.live.models.sources import check_model_dir, prepare_model
 
 _CONFIG = {
@@ -96,7 +96,6 @@ def test_manifest_sees_damage(tmp_path: Path) -> None:
     assert find_damage(folder) == "it has no manifest"
     write_manifest(folder, {"source": "pypi:x"})
     assert find_damage(folder) is None
-    assert read_origin(folder) == {"source": "pypi:x"}
     weights = folder / "model.safetensors"
     os.utime(weights, (1, 1))
     assert find_damage(folder) is None  # touched, not changed

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from maestroctl.config import load_workflow, parse_workflow
-from maestroctl.config.shipped import shipped_workflow, shipped_workflows
+from maestroctl.config.shipped import shipped_workflows
 from maestroctl.config.starter import starter_files
 from maestroctl.gateway.submit import JobRequest, StageCall
 from tests.unit.live.workflow.fake_host import FakeHost, Say
@@ -38,7 +38,7 @@ def always_search(call: StageCall) -> Say:
 @pytest.mark.parametrize("name", shipped_workflows())
 async def test_example_runs_to_its_end(name: str, script: Callable[[StageCall], Say]) -> None:
     host = FakeHost(script, TOOLS)
-    output = await host.run_job(JobRequest(load_workflow(shipped_workflow(name)), "coffee"))
+    output = await host.run_job(JobRequest(load_workflow(shipped_workflows()[name]), "coffee"))
     assert host.failed is None
     assert output is not None
 
@@ -52,13 +52,13 @@ async def test_starter_workflow_runs_to_its_end(script: Callable[[StageCall], Sa
 
 async def test_review_ends_at_once_when_it_is_approved() -> None:
     host = FakeHost(approve)
-    await host.run_job(JobRequest(load_workflow(shipped_workflow("code_review")), "sort"))
+    await host.run_job(JobRequest(load_workflow(shipped_workflows()["code_review"]), "sort"))
     assert [row.step for row in host.rows] == ["plan", "code", "review", "summary"]
 
 
 async def test_review_sends_the_code_back_with_what_was_said() -> None:
     host = FakeHost(babble)
-    await host.run_job(JobRequest(load_workflow(shipped_workflow("code_review")), "sort"))
+    await host.run_job(JobRequest(load_workflow(shipped_workflows()["code_review"]), "sort"))
     assert [row.step for row in host.rows] == ["plan", *["code", "review"] * 2, "summary"]
     second = next(p for p in host.prompts() if "The reviewer said:" in p)
     assert "another { thing }" in second
