@@ -1,7 +1,7 @@
 # Commands of the project. `make check` is quick; `make test` needs what `./install.sh test` made.
 PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 
-.PHONY: help check format lint types unit test docs report-prediction bench-gateway bench-residency bench-sim bench-parity bench-core bench-live bench-predictor
+.PHONY: help check format lint types unit test docs report-prediction bench-gateway bench-residency bench-sim bench-parity bench-core bench-live bench-predictor soak-kv
 
 help:
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ bench-sim: ## 144,524 stages through the simulator on one core
 
 bench-parity: ## the same jobs on the real engine and in the simulator
 	$(PYTHON) -m maestroctl.testing.bench.parity
+
+soak-kv: ## Eq 4 after each of a million random operations on node cores (OPERATIONS=N)
+	$(PYTHON) -m maestroctl.testing.soak_kv --operations $(or $(OPERATIONS),1000000)
 
 bench-core: ## decision time and memory at 100,000 queued stages, 1,000 engines
 	$(PYTHON) -m maestroctl.testing.bench.core

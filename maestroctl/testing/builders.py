@@ -57,6 +57,9 @@ HOST_SLEEPER = EngineAbilities(can_sleep_host=True, can_suspend=True)
 STARTER = EngineAbilities()
 ENDPOINT = EngineAbilities(managed=False)
 ELASTIC = EngineAbilities(can_sleep_disk=True, elastic_kv=True)
+ALL_ABLE = EngineAbilities(
+    can_sleep_host=True, can_sleep_disk=True, can_suspend=True, elastic_kv=True
+)
 
 EngineEffect = StartEngine | WakeEngine | SleepEngine | SuspendEngine | ResumeEngine | StopEngine
 ENGINE_EFFECTS = (

@@ -23,6 +23,7 @@ from typing import Any
 from maestroctl.domain.engine import EngineReadings, EngineStatus
 from maestroctl.domain.ids import DeviceName, EngineId, ModelName, StageId, TimerId
 from maestroctl.domain.messages import ModelAction
+from maestroctl.domain.stage import ServiceClass
 from maestroctl.scheduler.effects import (
     AbortStage,
     AnswerModelAction,
@@ -55,7 +56,7 @@ from maestroctl.scheduler.events import (
 from maestroctl.scheduler.node_core import NodeCore
 from maestroctl.testing.builders import ENGINE_EFFECTS, EngineEffect, make_offer
 
-_READINGS = (MemoryRead, EngineAdopted, TransitionFinished)
+READINGS = (MemoryRead, EngineAdopted, TransitionFinished)
 _SCRATCH = {"stats", "effects", "now_s", "journal"}
 
 
@@ -114,18 +115,21 @@ class FakeNodeHost:
     def send(self, event: NodeEvent) -> list[NodeEffect]:
         """Hand in one event and check whatever comes back."""
         before = self._overruns()
-        self.log.append(f"{self.now_s:.3f} {event!r}")
         effects = self.core.handle(event, self.now_s)
+        self._write_log(event, effects)
         for effect in effects:
-            self.log.append(f"    {effect!r}")
             self._carry_out(effect)
         self.core.validate()
-        if not isinstance(event, _READINGS):
+        if not isinstance(event, READINGS):
             for device, excess in self._overruns().items():
                 assert excess <= before.get(device, 0), f"Eq 4 broken on {device} by {event}"
         self._check_memory()
         self._check_one_per_device()
         return effects
+
+    def _write_log(self, event: NodeEvent, effects: list[NodeEffect]) -> None:
+        self.log.append(f"{self.now_s:.3f} {event!r}")
+        self.log += [f"    {effect!r}" for effect in effects]
 
     def _overruns(self) -> dict[DeviceName, int]:
         return dict(self.core._state.books.overrun)
@@ -302,18 +306,21 @@ class FakeNodeHost:
 
 
 def drive_randomly(
-    host: FakeNodeHost, seed: int, num_events: int, *, faults: bool = True
+    host: FakeNodeHost, seed: int, num_events: int, *, faults: bool = True, calm: int = 1
 ) -> Iterator[str]:
     """Let `num_events` random things happen; yields what it did.
 
-    With `faults`, effects fail, engines die, budgets fall, coordinators change and people meddle.
+    With `faults`, effects fail, engines die, budgets fall, coordinators change and people meddle;
+    the higher `calm`, the less of that.
     """
     rng = random.Random(seed)
     models = [str(model) for model in host.core._state.by_model]
-    everyday = ["offer"] * 5 + ["leave"] * 5 + ["finish"] * 4 + ["advance"] * 2 + ["withdraw"]
-    trouble = ["fail", "exit", "budget", "read", "ask", "ask", "prewarm", "epoch", "stale", "grow"]
+    everyday = (
+        ["offer"] * 5 + ["leave"] * 5 + ["finish"] * 4 + ["advance"] * 2 + ["withdraw"] + ["grow"]
+    )
+    trouble = ["fail", "exit", "budget", "read", "ask", "ask", "prewarm", "epoch", "stale"]
     for _ in range(num_events):
-        action = rng.choice(everyday + trouble if faults else everyday)
+        action = rng.choice(everyday * calm + trouble if faults else everyday)
         _do(host, rng, action, models)
         yield action
 
@@ -323,9 +330,10 @@ def _do(host: FakeNodeHost, rng: random.Random, action: str, models: list[str]) 
     moving = list(host.in_flight)
     if action == "offer":
         host.offer(
-            rng.choice(models),
+            models[int(len(models) * rng.random() ** 2)],  # the first ones are asked for most
             tokens=rng.choice([1, 100, 400, 1024, 5000]),
             key=rng.choice([0.0, 1.0]),
+            service_class=rng.choice(list(ServiceClass)),
         )
     elif action == "leave" and running:
         host.leave(rng.choice(running))
@@ -333,7 +341,10 @@ def _do(host: FakeNodeHost, rng: random.Random, action: str, models: list[str]) 
         host.withdraw(rng.choice(list(host.live)))
     elif action == "grow" and running:
         stage_id = rng.choice(running)
-        grown: list[NodeEvent] = [StageOutgrew(stage_id, 900), StageSentFirstByte(stage_id)]
+        grown: list[NodeEvent] = [
+            StageOutgrew(stage_id, rng.choice([300, 900])),
+            StageSentFirstByte(stage_id),
+        ]
         host.send(rng.choice(grown))
     elif action == "finish" and moving:
         host.finish(rng.choice(moving), rng.choice([0, 0, 1 << 30, 9 << 30]))

@@ -6,11 +6,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from maestroctl.domain.engine import EngineAbilities
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.units import GIB
 from maestroctl.scheduler.node_core import NodeCore
 from maestroctl.testing.builders import (
+    ALL_ABLE,
     ELASTIC,
     ENDPOINT,
     HOST_SLEEPER,
@@ -19,10 +19,6 @@ from maestroctl.testing.builders import (
     make_node_core,
 )
 from maestroctl.testing.harsh_degradation import HarshDegradation
-
-ALL_ABLE = EngineAbilities(
-    can_sleep_host=True, can_sleep_disk=True, can_suspend=True, elastic_kv=True
-)
 
 abilities = st.sampled_from([SLEEPER, HOST_SLEEPER, STARTER, ELASTIC, ALL_ABLE])
 """Abilities of a managed engine."""

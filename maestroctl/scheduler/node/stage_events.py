@@ -22,6 +22,7 @@ from maestroctl.scheduler.node.stages import (
     COOL_DOWN_S,
     depart,
     forward,
+    forward_waiters,
     make_fit,
     raise_kv_limit,
 )
@@ -181,6 +182,8 @@ def _hold(state: NodeState, engine: EngineState, stage: StageState) -> None:
     state.stats.held += 1
     state.journal.note(state.now_s, engine.engine_id, stage.stage_id, "held")
     if state.is_open(engine):
+        if not first:  # it may go before those that wait, and fit where they do not
+            forward_waiters(state, engine)
         return  # waits for a slot: whoever leaves forwards it
     state.record("admit", stage.stage_id, engine.engine_id, f"held: engine is {engine.status}")
     if first:  # the others are part of the claim that the first one makes

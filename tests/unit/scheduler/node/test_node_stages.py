@@ -18,6 +18,7 @@ from maestroctl.scheduler.effects import (
 )
 from maestroctl.scheduler.events import (
     EpochAnnounced,
+    MemoryRead,
     StageLeft,
     StageOutgrew,
     StageSentFirstByte,
@@ -81,6 +82,14 @@ def test_stage_beyond_the_kv_limit_is_held_and_the_next_one_refused():
     assert script.offer("3", "a", tokens=400) == []
     assert script.offer("4", "a", tokens=16) == [RefuseStage(StageId("4"), "full", retry_in_s=0.25)]
     assert script.leave("1") == [forward("3")]
+
+
+def test_stage_that_fits_goes_before_one_of_a_higher_key_that_does_not():
+    script = NodeScript(abilities=ELASTIC, budget=7 * GIB).awake("a")  # KV limit 1,024 tokens
+    script.do(MemoryRead({CPU: 6 * GIB}))
+    script.offer("1", "a", tokens=512)
+    assert script.offer("large", "a", tokens=1024, key=1.0) == []
+    assert script.offer("small", "a", tokens=256, key=0.0) == [forward("small")]
 
 
 def test_booking_is_rounded_up_to_blocks_and_capped_at_full_length():
