@@ -174,7 +174,7 @@ POLICY = Table(
             "latency_slack",
             number(0, 1e6),
             "How much slower a more confident model may be (tau): a share of the fastest one's"
-            " latency (`chimera`), or typical latencies per ten points of confidence gained"
+            " latency (`chimera`), or typical services per ten points of confidence gained"
             " (`maestroctl`).",
         ),
         Key(

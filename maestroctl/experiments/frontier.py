@@ -4,10 +4,10 @@ Quality is the share of jobs whose question the model that served them answered 
 latency is the job's, in the simulator. A point is one system at one setting. Systems:
 
     ours        `maestroctl` with router confidences, STJF, over tau
-    paper form  `chimera`, the same; `chimera_full` beside it
+    paper form  `chimera`, the same
     no router   `maestroctl` without confidences: the stronger model when the slack permits
     baselines   FCFS (vLLM), MLFQ, LTR and SJF, models in turn or by least load; each model alone
-    ablations   ours with the oracle router, and with true lengths
+    ablations   in the headline cell: `chimera_full`; ours with an oracle router, with true lengths
 
 All systems of a cell meet the same jobs, arrivals and prediction errors. The number of engines per
 model is the fewest with which vLLM's baseline (FCFS, models in turn) stays under the paper's
@@ -88,7 +88,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
         "lead: quality of our frontier above another at equal latency, mean over a log scale; over"
         " `no router` it is what the router's view of each question is worth (Fig. 6)",
         "confidences are out of fold; lengths are predicted with the error above; the paper form's"
-        " tau is a share of the fastest latency, ours counts typical latencies per ten points of"
+        " tau is a share of the fastest latency, ours counts typical services per ten points of"
         " confidence",
     ]
     return experiment
@@ -141,7 +141,7 @@ def _run_cell(cell: Cell, scale: Scale, runner: Runner) -> list[dict[str, Any]]:
     is_headline = (cell.task.name, cell.pool, cell.rate) == HEADLINE_CELL
     seeds = list(scale.runs(scale.seeds if is_headline else scale.grid_seeds))
     jobs = {seed: _jobs(cell, scale, seed) for seed in seeds}
-    known = systems(cell.models)
+    known = systems(cell.models, ablations=is_headline)
     tasks = [(system, seed) for system in known for seed in seeds]
 
     def one(task: tuple[System, int]) -> dict[str, Any]:

@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-SLACKS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, inf)
-"""tau of the paper's form; ours takes a tenth of each."""
-ABLATION_SLACKS = (0.0, 1.0, 4.0, 16.0)
+OURS = (0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.6, inf)
+"""tau in typical services per ten points of confidence."""
+NO_ROUTER = (0.0, 0.2, 0.3, 0.4, 0.6, 0.8, 1.6, inf)
+PAPER_FORM = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, inf)
+"""tau as a share of the fastest latency."""
+ABLATION = (0.2, 0.3, 0.4, 0.6)
+FULL_FORM = (0.0, 1.0, 4.0, 16.0)
 
 
 class System(NamedTuple):
@@ -29,23 +33,26 @@ class System(NamedTuple):
     only: str | None = None
 
 
-def systems(models: Sequence[str]) -> list[System]:
-    """Every system of a cell."""
-    found = []
-    for slack in SLACKS:
-        own = slack / 10
+def systems(models: Sequence[str], *, ablations: bool = True) -> list[System]:
+    """Every system of a cell.
+
+    Args:
+        ablations: the full form, oracle router and oracle lengths too.
+    """
+    found = [System("ours", "ours", "stjf", "maestroctl", slack) for slack in OURS]
+    found += [System("paper form", "paper form", "stjf", "chimera", slack) for slack in PAPER_FORM]
+    found += [
+        System("no router", "no router", "stjf", "maestroctl", slack, "none") for slack in NO_ROUTER
+    ]
+    if ablations:
         found += [
-            System("ours", "ours", "stjf", "maestroctl", own),
-            System("paper form", "paper form", "stjf", "chimera", slack),
-            System("no router", "no router", "stjf", "maestroctl", own, "none"),
+            System("full form", "full form", "stjf", "chimera_full", slack) for slack in FULL_FORM
         ]
-    for slack in ABLATION_SLACKS:
-        own = slack / 10
-        found += [
-            System("full form", "full form", "stjf", "chimera_full", slack),
-            System("oracle router", "ablation", "stjf", "maestroctl", own, "oracle"),
-            System("oracle length", "ablation", "stjf", "maestroctl", own, true_lengths=True),
-        ]
+        for slack in ABLATION:
+            found += [
+                System("oracle router", "ablation", "stjf", "maestroctl", slack, "oracle"),
+                System("oracle length", "ablation", "stjf", "maestroctl", slack, true_lengths=True),
+            ]
     for ordering, name in (("fcfs", "vLLM"), ("mlfq", "MLFQ"), ("ltr", "LTR"), ("sjf", "SJF")):
         for choice in ("round_robin", "least_loaded"):
             found.append(System(f"{name}, {choice}", "baseline", ordering, choice))

@@ -2,23 +2,31 @@
 
 Algorithm 1 takes the most confident model within (1 + tau) of the fastest, however small the gain.
 Where one model is better than another at nearly everything, that is the same model for every job,
-and which jobs get it is left to chance. Here a job may be slower by tau typical latencies for every
+and which jobs get it is left to chance. Here a job may cost tau typical services more for every
 ten points of confidence that it gains, so under load the strong model goes to the jobs it helps
-most:
+most per second of its time:
 
-    best = argmax of q[m] - (C[m] - C[fast]) / (10 tau S)   over m with q[m] >= q[fast] + delta_s
-    C[m] = T_ready + wait + Y d + n_wait Y d / slots
-    wait = the part of Pi d / slots that is beyond the slots: n_wait / n_live of it
+    best  = argmax of q[m] - (p[m] - p[fast]) / (10 tau S)   over m with q[m] >= q[fast] + delta_s
+    fast  = argmin C; ties by confidence
+    C[m]  = T_ready + wait + (1 + r) s
+    p[m]  = T_ready + (1 + r / 10) s
+    s     = t_pre(P) Y / L + Y d
 
-    fast  argmin C; ties by confidence
-    d     seconds per token of one sequence at the batch that the job would find
-    n     live stages of the model: those beyond its slots wait
-    S     typical latency: moving mean of the least C without its last term
+    s     seconds of an engine's slot: d per token at the batch that the job would find, since its
+          tokens come one after the other, and the prompts of all its stages, as many as Y is
+          times this stage's output L
+    r     rounds: stages beyond the model's slots, per slot; each is delayed by s / slots
+    wait  Pi d / slots, the part of it that is beyond the slots
+    S     typical service: moving mean of the least p
 
-A job's own tokens come one after the other, so they cost d each, not d / slots. The last term is
-what the job adds to the waits of others; without it long jobs look cheap on a busy model. S makes
-tau a number without a unit. The limits are the paper's: tau -> 0 the fastest, tau -> infinity the
-most confident, delta_s -> infinity never upgrades.
+The queue of the moment decides which model is the fastest (C), but hardly what an upgrade costs
+(p). A queue is the past: priced in full, every job may have the strong model while it is empty, and
+then the short answers, which cost it little and come out right, are turned away until it has
+drained. A price that hardly moves lets the same kind of job through all the time. The tenth of the
+queue that is in it sheds load in the end: ten rounds double it. Decision 20 has the measurement.
+
+The limits are the paper's: tau -> 0 the fastest, tau -> infinity the most confident, delta_s ->
+infinity never upgrades.
 """
 
 from __future__ import annotations
@@ -33,14 +41,16 @@ from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.records import Candidate
 from maestroctl.estimate.service_time import estimate_decode_s
 from maestroctl.scheduler.coordinator_state import StageState
-from maestroctl.scheduler.ordering.costs import UNKNOWN_TOKEN_S
+from maestroctl.scheduler.ordering.costs import UNKNOWN_PROMPT_S, UNKNOWN_TOKEN_S
 from maestroctl.scheduler.routing.assigned_choice import AssignedChoice
 from maestroctl.scheduler.routing.fleet_state import FleetState
 from maestroctl.scheduler.routing.load_balancer import confidences, job_tokens
 from maestroctl.scheduler.routing.model_choice import ModelDecision
 
 STEP_OF_CONFIDENCE = 0.1
-"""Gain for which a job may be slower by tau typical latencies."""
+"""Gain for which a job may cost tau typical services more."""
+QUEUE_WEIGHT = 0.1
+"""Part of a round of waiting stages that counts in the price of an upgrade."""
 TYPICAL_WEIGHT = 0.02
 """Of the newest decision in the moving mean S: about the last fifty count."""
 
@@ -50,16 +60,16 @@ class Offer(NamedTuple):
 
     Attributes:
         confidence: q. `in_flight_tokens`: Pi. `job_tokens`: Y-hat.
-        latency_s: estimated for the job itself.
-        cost_s: C, that and what it adds to others.
+        cost_s: C, what the job would take now and what it adds to others.
+        price_s: p, what it takes of the model's engines.
     """
 
     model: ModelName
     confidence: float
     in_flight_tokens: float
     job_tokens: float
-    latency_s: float
     cost_s: float
+    price_s: float
 
 
 def choose_offer(
@@ -84,7 +94,7 @@ def choose_offer(
 
 def _price(offer: Offer, fast: Offer, allowed_s: float) -> float:
     """Extra seconds in units of confidence, of which one is worth `allowed_s`."""
-    extra_s = offer.cost_s - fast.cost_s
+    extra_s = offer.price_s - fast.price_s
     if extra_s <= 0.0 or math.isinf(allowed_s):
         return 0.0
     return extra_s / allowed_s if allowed_s > 0.0 else math.inf
@@ -110,10 +120,10 @@ class PricedChoice(AssignedChoice):
         wanted = stage.stage.candidates
         quality = dict(zip(wanted, confidences(wanted, stage.prediction), strict=True))
         offers = [self._offer(model, quality[model], stage, fleet) for model in startable]
-        typical_s = self._typical(min(offer.latency_s for offer in offers))
+        typical_s = self._typical(min(offer.price_s for offer in offers))
         best, fast = choose_offer(offers, self._slack, self._margin, typical_s)
         if best is fast:
-            reason = "the cheapest; no other is worth what it costs"
+            reason = "the fastest; no other is worth what it costs"
         else:
             reason = f"more confident than {fast.model}, and worth what it costs"
         candidates = tuple(
@@ -122,10 +132,10 @@ class PricedChoice(AssignedChoice):
         )
         return ModelDecision((best.model,), reason, candidates)
 
-    def _typical(self, latency_s: float) -> float:
+    def _typical(self, price_s: float) -> float:
         if self._typical_s is None:
-            self._typical_s = latency_s
-        self._typical_s += TYPICAL_WEIGHT * (latency_s - self._typical_s)
+            self._typical_s = price_s
+        self._typical_s += TYPICAL_WEIGHT * (price_s - self._typical_s)
         return self._typical_s
 
     def _offer(
@@ -134,13 +144,15 @@ class PricedChoice(AssignedChoice):
         site = _survey(model, stage, fleet)
         num_live = self.monitor.num_live(model)
         num_waiting = max(0, num_live - site.slots)
+        rounds = num_waiting / site.slots
         token_s = _token_s(site, num_live)
         tokens = job_tokens(model, stage.prediction)
         in_flight = self.monitor.in_flight(model)
+        service_s = _prefill_s(site, stage, tokens) + tokens * token_s
         wait_s = in_flight * token_s / site.slots * num_waiting / num_live if num_waiting else 0.0
-        latency_s = site.ready_s + wait_s + tokens * token_s
-        cost_s = latency_s + num_waiting * tokens * token_s / site.slots
-        return Offer(model, confidence, in_flight, tokens, latency_s, cost_s)
+        cost_s = site.ready_s + wait_s + (1.0 + rounds) * service_s
+        price_s = site.ready_s + (1.0 + QUEUE_WEIGHT * rounds) * service_s
+        return Offer(model, confidence, in_flight, tokens, cost_s, price_s)
 
     def _why_not(self, offer: Offer, fast: Offer) -> str:
         if offer is fast:
@@ -185,12 +197,19 @@ def _token_s(site: _Site, num_live: int) -> float:
     return estimate_decode_s(site.profile, min(site.profile.max_batch, batch))
 
 
+def _prefill_s(site: _Site, stage: StageState, tokens: float) -> float:
+    """Seconds for the prompts of this and all later stages, taken to be like this one."""
+    prompt_s = UNKNOWN_PROMPT_S if site.profile is None else site.profile.iteration.cp_s
+    stages = tokens / max(1.0, stage.prediction.output_q50)
+    return prompt_s * stage.stage.prompt_tokens.full * max(1.0, stages)
+
+
 def _as_candidate(offer: Offer, rejected: str | None) -> Candidate:
     terms = {
         "confidence": offer.confidence,
         "in_flight_tokens": float(offer.in_flight_tokens),
         "job_tokens": offer.job_tokens,
-        "latency_s": offer.latency_s,
+        "price_s": offer.price_s,
         "cost_s": offer.cost_s,
     }
     return Candidate(offer.model, offer.cost_s, terms, rejected)

@@ -133,8 +133,8 @@ def test_it_runs_from_the_generator_and_can_be_written(
 ) -> None:
     monkeypatch.setattr(frontier, "DEFAULT_CELLS", (("code", "qwen 7+3"),))
     monkeypatch.setattr(frontier, "RATES", (8.0,))
-    monkeypatch.setattr(frontier_systems, "SLACKS", (0.0, 4.0))
-    monkeypatch.setattr(frontier_systems, "ABLATION_SLACKS", (4.0,))
+    for grid in ("OURS", "NO_ROUTER", "PAPER_FORM", "FULL_FORM", "ABLATION"):
+        monkeypatch.setattr(frontier_systems, grid, (0.4,))
     scale = Scale(jobs=60, warmup=5, seeds=1)
     experiment = frontier.run(scale, JobSource(), Runner(lambda _line: None))
     assert experiment.headline["cells"] == 1
@@ -142,4 +142,4 @@ def test_it_runs_from_the_generator_and_can_be_written(
     document = json.loads(written[0].read_text("utf-8"))
     assert "ours_points_dominated_by_a_baseline" in document["headline"]
     assert document["parameters"]["questions from"] == "the fitted generator"
-    assert len(document["rows"]) == len(systems(MODELS))
+    assert len(document["rows"]) == len(systems(MODELS, ablations=False))
