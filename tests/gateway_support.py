@@ -248,7 +248,7 @@ class FakeControl:
     actions: list[tuple[str, str]] = field(default_factory=list)
     action_error: str | None = None
     submit_error: Exception | None = None
-    resets: list[tuple[str | None, str | None, str | None]] = field(default_factory=list)
+    resets: list[tuple[str | None, str | None, str | None, bool]] = field(default_factory=list)
     live: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
     open_feeds: int = 0
     clock_s: float | None = None
@@ -306,10 +306,15 @@ class FakeControl:
     def predictor_status(self) -> dict[str, Any]:
         return {"service": {"state": "off"}}
 
-    def predictor_reset(
-        self, workflow: str | None = None, role: str | None = None, model: str | None = None
+    async def predictor_reset(
+        self,
+        workflow: str | None = None,
+        role: str | None = None,
+        model: str | None = None,
+        *,
+        refitted: bool = False,
     ) -> int:
-        self.resets.append((workflow, role, model))
+        self.resets.append((workflow, role, model, refitted))
         return 3
 
     async def events(self, _job_id: JobId | None = None) -> AsyncIterator[dict[str, Any]]:

@@ -24,6 +24,7 @@ from maestroctl.domain.messages import PROTOCOL_VERSION, CoordinatorHello
 from maestroctl.errors import FleetError, MaestroError, StateLocked, StoreError
 from maestroctl.gateway.app import create_app
 from maestroctl.gateway.server import GatewayServer
+from maestroctl.live.coordinator.background_refit import BackgroundRefit
 from maestroctl.live.coordinator.control import Control
 from maestroctl.live.coordinator.host import CoordinatorHost
 from maestroctl.live.coordinator.jobs import JobDesk
@@ -107,7 +108,9 @@ class Coordinator:
             stack.callback(self.host.close)
             self.desk = JobDesk(self.host, store, self.journal, self._options.notify)
             stack.push_async_callback(self.desk.close)
-            self.control = Control(self.host, self.desk, store, self.journal, self.learned)
+            self.control = Control(
+                self.host, self.desk, store, self.journal, self.learned, self.refit
+            )
             app = create_app(self.host, self.control, self.telemetry.render)
             address = self.fleet.coordinator
             self.gateway = GatewayServer(app, address.host, address.port)
@@ -128,10 +131,21 @@ class Coordinator:
         if self.learned.why_off:
             self._options.notify(f"No learned predictions: {self.learned.why_off}.")
         online = load_online(store, self._options.notify)
+        online.keep_experts(self.learned.experts)
         desk = PredictionDesk(online, self.telemetry, self.learned.client)
         keeper = OnlineKeeper(desk, self.journal)
         stack.push_async_callback(keeper.close)
         keeper.start()
+        self.refit = BackgroundRefit(
+            self.fleet.predictor.refit_after_stages,
+            self.fleet.coordinator.state,
+            desk,
+            self.learned,
+            self.journal,
+            self._options.notify,
+        )
+        stack.push_async_callback(self.refit.close)
+        self.refit.start(store)
         return desk
 
     @property

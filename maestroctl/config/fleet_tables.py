@@ -278,6 +278,13 @@ PREDICTOR = Table(
             " wait at all.",
             field="budget_s",
         ),
+        Key(
+            "refit_after_stages",
+            integer(0, 1_000_000_000),
+            "Calls after which the models are fitted again on this fleet's own history, in the"
+            " background; what comes of it is asked only if it is better on the newest jobs. 0 ="
+            " never.",
+        ),
     ),
     PredictorSpec,
 )

@@ -115,11 +115,13 @@ class PredictorSpec:
         enabled: start the process with the learned models; False = running figures alone.
         artifact: file of a trained model; None = the one that ships.
         budget_s: how long a stage waits for a prediction at most.
+        refit_after_stages: stages observed until the next refit on own history; 0 = never.
     """
 
     enabled: bool = True
     artifact: str | None = None
     budget_s: float = 0.05
+    refit_after_stages: int = 500
 
 
 @dataclass(frozen=True, slots=True)

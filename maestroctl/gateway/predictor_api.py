@@ -19,10 +19,16 @@ async def status(gateway: Gateway, request: web.Request) -> web.StreamResponse:
 
 
 async def reset(gateway: Gateway, request: web.Request) -> web.StreamResponse:
-    """``POST /api/predictor/reset``: forget what belongs to all names given; none = everything."""
+    """``POST /api/predictor/reset``: forget what belongs to all names given; none = everything.
+
+    With ``refitted`` also the model that was fitted on this fleet's history.
+    """
     document = await read_object(gateway, request) if request.can_read_body else {}
+    refitted = document.pop("refitted", False)
+    if not isinstance(refitted, bool):
+        raise InvalidRequest("'refitted' must be true or false", param="refitted")
     scope = _read_scope(document)
-    cells = gateway.control.predictor_reset(**scope)
+    cells = await gateway.control.predictor_reset(**scope, refitted=refitted)
     return json_response(gateway, request, {"cells_reset": cells})
 
 
@@ -30,7 +36,8 @@ def _read_scope(document: dict[str, Any]) -> dict[str, str | None]:
     unknown = sorted(set(document) - set(_SCOPE))
     if unknown:
         raise InvalidRequest(
-            f"unknown field {unknown[0]!r}; known are {', '.join(_SCOPE)}", param=unknown[0]
+            f"unknown field {unknown[0]!r}; known are {', '.join(_SCOPE)}, refitted",
+            param=unknown[0],
         )
     for name, value in document.items():
         if value is not None and not isinstance(value, str):

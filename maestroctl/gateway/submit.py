@@ -171,10 +171,19 @@ class ControlService(Protocol):
         """What the predictors are, how they do, and what was learned here."""
         ...
 
-    def predictor_reset(
-        self, workflow: str | None = None, role: str | None = None, model: str | None = None
+    async def predictor_reset(
+        self,
+        workflow: str | None = None,
+        role: str | None = None,
+        model: str | None = None,
+        *,
+        refitted: bool = False,
     ) -> int:
-        """Forget what belongs to all names given (none = everything); how many cells that was."""
+        """Forget what belongs to all names given (none = everything); how many cells that was.
+
+        Args:
+            refitted: also the model that was fitted on this fleet's history.
+        """
         ...
 
     def events(self, job_id: JobId | None = None) -> AsyncIterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from maestroctl.domain.ids import ModelName
 from maestroctl.domain.prediction import Prediction
-from maestroctl.predict.raw_prediction import RawPrediction
+from maestroctl.predict.raw_prediction import RawPrediction, of_local
 from maestroctl.predict.recalibration import (
     Calibrated,
     Observation,
@@ -32,7 +32,7 @@ class Annotation:
 
     Attributes:
         prediction: what the cores are told.
-        said: raw figures by expert (``model``, ``local``); empty = the fallback answered.
+        said: raw figures by expert (``model``, ``local-DIGEST``); empty = the fallback answered.
         told: calibrated figures by candidate.
     """
 
@@ -61,7 +61,7 @@ def annotate(
     medians = sorted(figures.q50 for figures in told.values())
     q50 = min(limit, medians[len(medians) // 2])
     q90 = max(q50, min(limit, max(figures.q90 for figures in told.values())))
-    spoke = said.get("local") or said.get("model")
+    spoke = of_local(said) or said.get("model")
     prediction = Prediction(
         output_q50=q50,
         output_q90=q90,

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from maestroctl.errors import ArtifactMissing, PredictorError, SchemaMismatch
+from maestroctl.predict.artifact_facts import partial_path
 from maestroctl.predict.embedding import TextEncoder, WindowEmbedder
 from maestroctl.predict.encoders.minilm import MiniLmEncoder
 from maestroctl.predict.encoders.none import NoEncoder
@@ -102,7 +103,7 @@ def save_artifact(model: PredictorModel, path: Path) -> str:
     }
     text = json.dumps(manifest, sort_keys=True, indent=1).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
+    partial = partial_path(path)
     with zipfile.ZipFile(partial, "w") as archive:
         for name, blob in {"manifest.json": text, **entries.blobs}.items():
             info = zipfile.ZipInfo(name, date_time=_EPOCH)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +21,25 @@ class ArtifactFacts:
         apps: names of the applications they came from.
     """
 
-    path: Path
+    path: Path | None
     digest: str | None = None
     trained_at: str | None = None
     stages: int | None = None
     apps: tuple[str, ...] = ()
+
+
+def partial_path(path: Path) -> Path:
+    """Where this process writes an artifact before it is moved to `path`."""
+    return path.with_name(f"{path.name}.{os.getpid()}.part")
+
+
+def sweep_partials(path: Path) -> None:
+    """Remove what processes that are gone left of artifacts they never moved to `path`."""
+    for partial in path.parent.glob(f"{path.name}.*.part"):
+        number = partial.name.split(".")[-2]
+        if not (number.isdigit() and Path(f"/proc/{number}").exists()):
+            with contextlib.suppress(OSError):
+                partial.unlink()
 
 
 def read_facts(path: Path) -> ArtifactFacts:

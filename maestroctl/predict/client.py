@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from maestroctl.errors import PredictorError
 from maestroctl.predict.raw_prediction import RawPrediction
 from maestroctl.predict.stage_input import StageInput
 from maestroctl.predict.wire import BrokenFrame, pack_frame, read_frame
@@ -41,6 +42,28 @@ class ClientCounters:
     def fallbacks(self) -> int:
         """Stages that had to go on without a model."""
         return self.late + self.broken + self.skipped
+
+
+async def swap_local(socket: Path, local: Path | None, limit_s: float = 60.0) -> None:
+    """Have the process at `socket` ask the refitted model at `local` from now on; None = none.
+
+    On a connection of its own: predictions neither wait for it nor fail with it.
+
+    Raises:
+        PredictorError: the process did not take it; it goes on with what it had.
+    """
+    try:
+        async with asyncio.timeout(limit_s):
+            reader, writer = await asyncio.open_unix_connection(str(socket))
+            try:
+                writer.write(pack_frame({"id": 0, "local": None if local is None else str(local)}))
+                answer = await read_frame(reader)
+            finally:
+                writer.close()
+    except (TimeoutError, *_NONSENSE) as exc:
+        raise PredictorError(f"the predictor process does not answer: {exc!r}") from exc
+    if answer.get("error") is not None:
+        raise PredictorError(f"the predictor process refuses the model: {answer['error']}")
 
 
 class PredictorClient:

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+LOCAL = "local"
+"""Expert fitted on this fleet's own history; ``local-DIGEST`` when it comes from an artifact."""
+
 _MOST_TOKENS = 1e7
 """More than any context holds: a length past it is no prediction."""
 
@@ -57,6 +60,16 @@ class RawPrediction:
         figures = {str(m): CandidateFigures(*map(_tokens, f)) for m, f in raw["figures"].items()}
         confidence = {str(m): _share(q) for m, q in raw["confidence"].items()}
         return cls(_share(raw["p_tool"]), figures, confidence)
+
+
+def local_expert(digest: str) -> str:
+    """Name of the expert in a refitted artifact: what is learned of one is not of the next."""
+    return f"{LOCAL}-{digest[:12]}"
+
+
+def of_local(said: Mapping[str, RawPrediction]) -> RawPrediction | None:
+    """What the refitted expert said, if there is one."""
+    return next((raw for name, raw in said.items() if name.startswith(LOCAL)), None)
 
 
 def _tokens(raw: Any) -> float:

@@ -7,7 +7,7 @@ What ships was trained on other applications, and a new one is unlike all of the
 
 1. a window of output lengths: the *profile*, an expert of its own, and the fallback when no model
    answers in time;
-2. per expert (``profile``, ``model``, and ``local`` once a refit on own history was swapped in) an
+2. per expert (``profile``, ``model``, and a ``local`` one once a refit was swapped in) an
    EWMA of its log error, which corrects its bias, and an EWMA of its absolute error in tokens,
    which says how far to trust it. Experts are averaged in log space with weights
    ``(1 / error) ** SHARPNESS``; the profile has no say before `MIN_EVIDENCE` observations;
@@ -26,7 +26,7 @@ workflow or everything. Standard library only.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -360,12 +360,13 @@ class OnlineState:
                 }
         return figures
 
-    def forget_expert(self, name: str) -> None:
-        """Drop what was learned about an expert; for a model that was swapped."""
-        for group in self._groups.values():
-            group.experts.pop(name, None)
-            group.total_experts.pop(name, None)
-        self._changed.update(self._groups)
+    def keep_experts(self, names: Collection[str]) -> None:
+        """Drop what was learned about every other expert: models that are no longer asked."""
+        for key, group in self._groups.items():
+            for experts in (group.experts, group.total_experts):
+                for name in [name for name in experts if name not in names]:
+                    del experts[name]
+                    self._changed.add(key)
 
     def reset(
         self, workflow: str | None = None, role: str | None = None, model: str | None = None

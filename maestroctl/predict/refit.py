@@ -25,15 +25,31 @@ _MAX_JOBS = 1500
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """Mean absolute error of the median on the newest jobs, tokens.
+
+    Attributes:
+        stages: judged, all with a known output length.
+        told: error of what was told when they ran. refitted: of the candidate.
+    """
+
+    stages: int
+    told: float
+    refitted: float
+
+
+@dataclass(frozen=True, slots=True)
 class RefitResult:
     """What a refit came to.
 
     Attributes:
         model: None = what is in use stays.
+        compared: None = too few stages to fit or to judge by.
         stages: those with a known output length.
     """
 
     model: PredictorModel | None
+    compared: Comparison | None
     jobs: int
     stages: int
 
@@ -43,9 +59,7 @@ def refit_from_history(
 ) -> RefitResult:
     """Fit on own history, which holds no text, and keep the model only if it is better."""
     without_text = replace(config or TrainConfig(), reads_text=False)
-    model = refit_if_better(history.jobs, history.told_q50, encoder, without_text)
-    stages = sum(stage.output_tokens is not None for job in history.jobs for stage in job.stages)
-    return RefitResult(model, len(history.jobs), stages)
+    return refit_if_better(history.jobs, history.told_q50, encoder, without_text)
 
 
 def refit_if_better(
@@ -53,8 +67,8 @@ def refit_if_better(
     told_q50: Sequence[Sequence[float]],
     encoder: TextEncoder,
     config: TrainConfig | None = None,
-) -> PredictorModel | None:
-    """Fit a local model on own history, or None when it would not be better.
+) -> RefitResult:
+    """Fit a local model on own history; the result has none when it would not be better.
 
     Args:
         jobs: ended jobs, oldest first; the newest `_MAX_JOBS` are used.
@@ -63,19 +77,25 @@ def refit_if_better(
         config: threads and text settings; the rest is `local_config`.
     """
     jobs, told = list(jobs[-_MAX_JOBS:]), list(told_q50[-_MAX_JOBS:])
+    num_known = sum(stage.output_tokens is not None for job in jobs for stage in job.stages)
     newest = max(2, int(len(jobs) * _NEWEST_SHARE))
     older, judged = jobs[:-newest], jobs[-newest:]
-    if sum(len(job.stages) for job in older) < MIN_STAGES:
-        return None
+    if sum(stage.output_tokens is not None for job in older for stage in job.stages) < MIN_STAGES:
+        return RefitResult(None, None, len(jobs), num_known)
     own = local_config(config)
     candidate = train_model(older, own, encoder=encoder)
     said = predict_medians(candidate, judged)
     seen = make_table(judged).tokens
     before = np.array([value for job in told[-newest:] for value in job])
     known = ~np.isnan(seen)
-    if not known.any() or _error(seen, said, known) >= _error(seen, before, known):
-        return None
-    return train_model(jobs, own, encoder=encoder)
+    if not known.any():
+        return RefitResult(None, None, len(jobs), num_known)
+    compared = Comparison(
+        int(np.count_nonzero(known)), _error(seen, before, known), _error(seen, said, known)
+    )
+    is_better = compared.refitted < compared.told
+    model = train_model(jobs, own, encoder=encoder) if is_better else None
+    return RefitResult(model, compared, len(jobs), num_known)
 
 
 def predict_medians(model: PredictorModel, jobs: Sequence[TraceJob]) -> DoubleArray:

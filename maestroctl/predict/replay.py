@@ -16,7 +16,7 @@ import numpy as np
 from maestroctl.predict.annotate import Annotation, annotate, learn, learn_total
 from maestroctl.predict.gbm import BoolArray, DoubleArray
 from maestroctl.predict.model import PredictorModel
-from maestroctl.predict.raw_prediction import CandidateFigures, RawPrediction
+from maestroctl.predict.raw_prediction import LOCAL, CandidateFigures, RawPrediction
 from maestroctl.predict.recalibration import Observation, OnlineState
 from maestroctl.predict.refit import refit_if_better
 from maestroctl.predict.stage_table import StageTable, make_table
@@ -59,10 +59,11 @@ def replay_stream(
     for start, end in _segments(len(jobs)):
         if start:
             medians = [[a.prediction.output_q50 for a in job] for job in told]
-            better = refit_if_better(jobs[:start], medians, base.builder.embedder.encoder, config)
+            encoder = base.builder.embedder.encoder
+            better = refit_if_better(jobs[:start], medians, encoder, config).model
             if better is not None:
                 local, refits = better, refits + 1
-                state.forget_expert("local")
+                state.keep_experts(("model", "profile"))
         part = jobs[start:end]
         said_by_local = None if local is None else predict_batched(local, make_table(part))
         base_part = said_by_base[start:end]
@@ -70,7 +71,7 @@ def replay_stream(
             said = [{"model": raw} for raw in base_part[place]]
             if said_by_local is not None:
                 for both, raw in zip(said, said_by_local[place], strict=True):
-                    both["local"] = raw
+                    both[LOCAL] = raw
             told.append(_run_job(job, said, state))
     return _collect(jobs, told, refits)
 

@@ -5,7 +5,9 @@
 Theory of operation
 -------------------
 It keeps no state but the artifact and its window cache, so it may die at any moment: the host
-answers from its running profiles and starts another. One task per connection reads frames into one
+answers from its running profiles and starts another. A frame with ``local`` in place of a stage
+names the artifact of a refit to ask from now on (None = none): it is loaded in a thread, and the
+batch in hand is answered by the models it began with. One task per connection reads frames into one
 queue; one task takes everything that waits as a batch (at most `MAX_BATCH`). Only when the last
 batch held several stages does it wait for more, and then `MAX_WAIT_S` at most: a lone stage never
 waits. Evaluation runs on the event loop, since this process has nothing else to do.
@@ -22,13 +24,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from maestroctl.errors import MaestroError
-from maestroctl.predict.raw_prediction import RawPrediction
+from maestroctl.predict.raw_prediction import RawPrediction, local_expert
 from maestroctl.predict.service_process import CANNOT_RUN
 from maestroctl.predict.stage_input import StageInput
 from maestroctl.predict.wire import BrokenFrame, pack_frame, read_frame
@@ -48,7 +50,6 @@ class Answers(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     number: int
-    experts: tuple[str, ...]
     stage: StageInput
     writer: asyncio.StreamWriter
 
@@ -57,11 +58,16 @@ class PredictorService:
     """Serves models by expert name over one socket.
 
     Args:
-        models: ``model`` always, ``local`` once a refit was swapped in.
+        models: ``model`` always, ``local-DIGEST`` once a refit was swapped in.
+        load: expert name and model of a refitted artifact.
     """
 
-    def __init__(self, models: dict[str, Answers]) -> None:
+    def __init__(
+        self, models: dict[str, Answers], load: Callable[[Path], tuple[str, Answers]] | None = None
+    ) -> None:
         self._models = models
+        self._load = load
+        self._loading: set[asyncio.Task[None]] = set()
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
         self.batches = 0
         self.answered = 0
@@ -83,9 +89,12 @@ class PredictorService:
         try:
             while True:
                 frame = await read_frame(reader)
+                if "local" in frame:
+                    self._spawn(self._swap(frame, writer))
+                    continue
                 try:
                     stage = StageInput.from_json(frame["stage"])
-                    waiting = _Waiting(int(frame["id"]), tuple(self._models), stage, writer)
+                    waiting = _Waiting(int(frame["id"]), stage, writer)
                 except (KeyError, TypeError, ValueError) as exc:
                     self._reply(writer, {"id": frame.get("id"), "error": repr(exc)})
                     continue
@@ -94,6 +103,24 @@ class PredictorService:
             pass
         finally:
             writer.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._loading.add(task)
+        task.add_done_callback(self._loading.discard)
+
+    async def _swap(self, frame: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """Ask the refitted model at a path from now on; one that cannot be read changes nothing."""
+        path, kept = frame["local"], {"model": self._models["model"]}
+        try:
+            if path is not None and self._load is not None:
+                name, model = await asyncio.to_thread(self._load, Path(path))
+                kept[name] = model
+        except Exception as exc:  # whatever the libraries make of a damaged file
+            self._reply(writer, {"id": frame.get("id"), "error": str(exc) or repr(exc)})
+            return
+        self._models = kept
+        self._reply(writer, {"id": frame.get("id"), "experts": list(kept)})
 
     async def _answer_batches(self) -> None:
         crowded = False
@@ -178,13 +205,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MaestroError as exc:
         print(f"predictor: {exc}", file=sys.stderr)
         return 1
+
+    def load_local(path: Path) -> tuple[str, Answers]:
+        local = load_artifact(path)
+        return local_expert(str(local.about["digest"])), local
+
     if options.local is not None:
         try:
-            models["local"] = load_artifact(options.local)
+            name, models[name] = load_local(options.local)
         except MaestroError as exc:  # of another version: the trained model does without it
             print(f"The model of own history is left out: {exc}", file=sys.stderr)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve_until_orphaned(PredictorService(models), options.socket))
+        asyncio.run(_serve_until_orphaned(PredictorService(models, load_local), options.socket))
     return 0
 
 

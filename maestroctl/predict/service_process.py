@@ -25,9 +25,11 @@ class ServiceProcess:
     Attributes:
         restarts: how often it had to be started again.
         gave_up: it cannot run here, and is not tried again.
+        socket: where it listens.
+        local: artifact of a refit on own history that the next start loads; None = none.
 
     Args:
-        socket: where it listens.
+        socket: made by the child.
         artifact, digest: what it loads; `digest` is checked when given.
         local: artifact of a refit on own history.
         python: interpreter that has the ``predict`` extra.
@@ -44,11 +46,11 @@ class ServiceProcess:
     ) -> None:
         self.restarts = 0
         self.gave_up = False
-        self._socket = socket
+        self.local = local
+        self.socket = socket
         self._command = [python, "-m", "maestroctl.predict.service", "--socket", str(socket)]
         self._command += ["--artifact", str(artifact)]
         self._command += ["--digest", digest] if digest else []
-        self._command += ["--local", str(local)] if local else []
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -61,7 +63,7 @@ class ServiceProcess:
     @property
     def is_listening(self) -> bool:
         """The child runs and has its socket open."""
-        return self.pid is not None and self._socket.exists()
+        return self.pid is not None and self.socket.exists()
 
     async def start(self) -> None:
         """Start the child and watch it; returns before it listens."""
@@ -71,11 +73,17 @@ class ServiceProcess:
     async def wait_listening(self, deadline_s: float = 30.0) -> bool:
         """Whether the socket came up before the deadline."""
         end_s = asyncio.get_running_loop().time() + deadline_s
-        while not self._socket.exists():
+        while not self.socket.exists():
             if asyncio.get_running_loop().time() >= end_s:
                 return False
             await asyncio.sleep(0.02)
         return True
+
+    def start_again(self) -> None:
+        """Kill the child; the watch starts another."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
 
     async def stop(self) -> None:
         """End the child and the watch."""
@@ -96,12 +104,13 @@ class ServiceProcess:
 
     async def _launch(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self._socket.unlink()  # a crashed child's; its presence means "listening"
+            self.socket.unlink()  # a crashed child's; its presence means "listening"
         # One thread: the process has one core, and OpenMP threads that spin would steal another.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        command = [*self._command, *(["--local", str(self.local)] if self.local else [])]
         # A session of its own: Ctrl-C is for the host, which ends it once it has drained.
         self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.PIPE, env=environment, start_new_session=True
+            *command, stdin=asyncio.subprocess.PIPE, env=environment, start_new_session=True
         )
 
     async def _keep_alive(self) -> None:

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,15 @@ def _describe(table: StageTable, config: TrainConfig) -> dict[str, Any]:
     }
 
 
+def dated(model: PredictorModel) -> PredictorModel:
+    """The model with the time of its training, UTC, among its facts.
+
+    `train_model` leaves it out: equal jobs give equal bytes.
+    """
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return replace(model, about={**model.about, "trained_at": now})
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
     """What to train on and where to write it.
@@ -305,7 +315,7 @@ def run_training(run: TrainingRun) -> dict[str, Any]:
     if run.licensed_only:
         jobs = _without(jobs, NOT_SHIPPABLE, run.stages)
     router = train_router(run.routing) if run.routing else None
-    model = train_model(jobs, run.config, router=router)
+    model = dated(train_model(jobs, run.config, router=router))
     digest = artifact.save_artifact(model, run.out)
     return {
         "path": str(run.out),

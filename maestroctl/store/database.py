@@ -267,6 +267,12 @@ class Store:
         query = sa.select(table).order_by(table.c.at.desc()).limit(limit)
         return self._select(query, codec.observation_row)
 
+    def count_observations(self, after: float) -> int:
+        """Observations made later than `after`, Unix seconds."""
+        table = schema.observations
+        query = sa.select(sa.func.count()).where(table.c.at > after)
+        return int(self._read(lambda connection: connection.execute(query).scalar()) or 0)
+
     def meta(self, key: str) -> str | None:
         """The value of a `MetaRow`; None when there is none."""
         query = sa.select(schema.meta.c.value).where(schema.meta.c.key == key)

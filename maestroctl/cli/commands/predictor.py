@@ -31,6 +31,9 @@ def reset(
     workflow: Annotated[str | None, typer.Option(help="Only of this workflow.")] = None,
     role: Annotated[str | None, typer.Option(help="Only of this role.")] = None,
     model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
+    refitted: Annotated[
+        bool, typer.Option("--refitted", help="Also the model fitted on this fleet's history.")
+    ] = False,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -38,7 +41,9 @@ def reset(
     from maestroctl.cli.api import post_once
 
     names = {"workflow": workflow, "role": role, "model": model}
-    body = {name: value for name, value in names.items() if value is not None}
+    body: dict[str, str | bool] = {k: v for k, v in names.items() if v is not None}
+    if refitted:
+        body["refitted"] = True
     document = post_once(url, "/api/predictor/reset", body)
     if as_json:
         terminal.json(document)

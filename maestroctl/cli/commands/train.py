@@ -84,8 +84,8 @@ def train(
 
 
 def _refit(state: str | None, out: Path | None, config: TrainConfig, *, as_json: bool) -> None:
-    from maestroctl.cli.fleet_history import refit_own
     from maestroctl.config.home import default_state_url, expand_state_url, home_dir
+    from maestroctl.live.coordinator.own_refit import refit_own
     from maestroctl.live.coordinator.predictor_service import LOCAL_MODEL
 
     named = state or os.environ.get("MAESTROCTL_STATE")

@@ -15,6 +15,7 @@ from maestroctl.domain.outcome import JobStatus
 from maestroctl.domain.snapshot import NodeSnapshot
 from maestroctl.gateway.submit import JobRequest
 from maestroctl.live.coordinator import views
+from maestroctl.live.coordinator.background_refit import BackgroundRefit
 from maestroctl.live.coordinator.explain import explain_job
 from maestroctl.live.coordinator.host import CoordinatorHost
 from maestroctl.live.coordinator.jobs import JobDesk
@@ -34,6 +35,7 @@ class Control:
         store: Store,
         journal: Journal,
         learned: LearnedModels,
+        refit: BackgroundRefit,
     ) -> None:
         self.fleet: FleetSpec = host.fleet
         self._host = host
@@ -41,6 +43,7 @@ class Control:
         self._store = store
         self._journal = journal
         self._learned = learned
+        self._refit = refit
         self._started_s = host.now_s()
 
     def now_s(self) -> float:
@@ -134,12 +137,19 @@ class Control:
 
     def predictor_status(self) -> dict[str, Any]:
         """See docs/api.md."""
-        return predictor_view(self._host.predictions, self._learned)
+        return predictor_view(self._host.predictions, self._learned, self._refit)
 
-    def predictor_reset(
-        self, workflow: str | None = None, role: str | None = None, model: str | None = None
+    async def predictor_reset(
+        self,
+        workflow: str | None = None,
+        role: str | None = None,
+        model: str | None = None,
+        *,
+        refitted: bool = False,
     ) -> int:
-        """Forget running figures; how many groups."""
+        """Forget running figures, and the refitted model if asked; how many groups."""
+        if refitted:
+            await self._refit.drop_model()
         return self._host.predictions.state.reset(workflow, role, model)
 
     def events(self, job_id: JobId | None = None) -> AsyncIterator[dict[str, Any]]:

@@ -93,6 +93,9 @@ class PredictionDesk:
     Args:
         state: of the running figures; also what `online_store` writes down.
         client: asks the learned models; None = there are none.
+
+    Attributes:
+        learned: stages that were learned from since the start.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class PredictionDesk:
         self.latencies_s: deque[float] = deque(maxlen=_LATENCIES)
         self.answered = 0
         self.fallbacks = 0
+        self.learned = 0
         self.errors: deque[WrongGuess] = deque(maxlen=_ERRORS)
         self._client = client
         self._telemetry = telemetry
@@ -213,6 +217,7 @@ class PredictionDesk:
 
     def _learn(self, watched: _Watched, model: ModelName, tokens: int, *, censored: bool) -> None:
         annotation, job = watched.annotation, watched.job
+        self.learned += 1
         learn(
             annotation,
             model,

@@ -10,9 +10,10 @@ import tempfile
 from pathlib import Path
 
 from maestroctl.domain.fleet import PredictorSpec
-from maestroctl.errors import ConfigError
+from maestroctl.errors import ConfigError, PredictorError
 from maestroctl.predict.artifact_facts import ArtifactFacts, read_facts
-from maestroctl.predict.client import PredictorClient
+from maestroctl.predict.client import PredictorClient, swap_local
+from maestroctl.predict.raw_prediction import local_expert
 from maestroctl.predict.service_process import ServiceProcess
 from maestroctl.predict.shipped import SHIPPED_DIGEST, SHIPPED_PATH
 
@@ -30,6 +31,8 @@ class LearnedModels:
 
     Attributes:
         client: None = there is no process.
+        local: where the model of own history lies, if there is one.
+        local_facts: of the one that is asked; None = none is.
         why_off: one line for people when there is none.
     """
 
@@ -40,6 +43,8 @@ class LearnedModels:
         self._process: ServiceProcess | None = None
         self.client: PredictorClient | None = None
         self.facts: ArtifactFacts | None = None
+        self.local = folder / LOCAL_MODEL
+        self.local_facts: ArtifactFacts | None = None
         self.why_off = ""
 
     async def start(self) -> None:
@@ -63,12 +68,33 @@ class LearnedModels:
         self.facts = read_facts(path)
         socket = self._socket()
         digest = SHIPPED_DIGEST if self._spec.artifact is None else None
-        local = self._folder / LOCAL_MODEL
-        self._process = ServiceProcess(
-            socket, path, digest=digest, local=local if local.is_file() else None
-        )
+        self._process = ServiceProcess(socket, path, digest=digest, local=self._find_local())
         self.client = PredictorClient(socket, budget_s=self._spec.budget_s)
         await self._process.start()
+
+    async def swap_local(self) -> None:
+        """Ask what lies at `local` from now on; when nothing does, only the trained model.
+
+        A process that does not take it is started again, which takes what lies there then.
+        """
+        if self._process is None:
+            return
+        self._process.local = self._find_local()
+        try:
+            await swap_local(self._process.socket, self._process.local)
+        except PredictorError:
+            self._process.start_again()
+
+    def _find_local(self) -> Path | None:
+        found = self.local.is_file()
+        self.local_facts = read_facts(self.local) if found else None
+        return self.local.absolute() if found else None
+
+    @property
+    def experts(self) -> tuple[str, ...]:
+        """Names under which something is learned of how good who speaks is."""
+        digest = None if self.local_facts is None else self.local_facts.digest
+        return ("profile", "model", *(() if digest is None else (local_expert(digest),)))
 
     @property
     def state(self) -> str:

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
+from maestroctl.live.coordinator.background_refit import BackgroundRefit
 from maestroctl.live.coordinator.prediction_desk import PredictionDesk, WrongGuess
 from maestroctl.live.coordinator.predictor_service import LearnedModels
+from maestroctl.predict.artifact_facts import ArtifactFacts
 
 _LISTED = 20
 
 
-def predictor_view(desk: PredictionDesk, models: LearnedModels) -> dict[str, Any]:
-    """Artifact, process, running figures; what is not known is None."""
-    facts, summary = models.facts, desk.state.summary()
+def predictor_view(
+    desk: PredictionDesk, models: LearnedModels, refit: BackgroundRefit
+) -> dict[str, Any]:
+    """Artifact, process, running figures, last refit; what is not known is None."""
+    summary = desk.state.summary()
     return {
-        "artifact": {
-            "path": None if facts is None else str(facts.path),
-            "digest": None if facts is None else facts.digest,
-            "trained_at": None if facts is None else facts.trained_at,
-            "stages": None if facts is None else facts.stages,
-            "apps": [] if facts is None else list(facts.apps),
-        },
+        "artifact": _artifact(models.facts or ArtifactFacts(None)),
         "service": {
             "state": models.state,
             "reason": models.why_off,
@@ -40,7 +39,38 @@ def predictor_view(desk: PredictionDesk, models: LearnedModels) -> dict[str, Any
             "drift": _drift(desk),
             "biggest_errors": _biggest(desk.errors),
         },
-        "refit": {"last_at": None, "last_result": None},
+        "refit": _refit(refit, models.local_facts),
+    }
+
+
+def _artifact(facts: ArtifactFacts) -> dict[str, Any]:
+    return {
+        "path": None if facts.path is None else str(facts.path),
+        "digest": facts.digest,
+        "trained_at": facts.trained_at,
+        "stages": facts.stages,
+        "apps": list(facts.apps),
+    }
+
+
+def _refit(refit: BackgroundRefit, local: ArtifactFacts | None) -> dict[str, Any]:
+    """The last refit on own history, what it was judged by, and the model of one that is asked."""
+    last = refit.record
+    began = None if last is None else datetime.fromtimestamp(last.at, UTC)
+    return {
+        "after_stages": refit.after_stages,
+        "new_stages": refit.new_stages,
+        "running": refit.is_running,
+        "last_at": None if began is None else began.isoformat(timespec="seconds"),
+        "last_result": None if last is None else last.result.value,
+        "reason": "" if last is None else last.reason,
+        "seconds": None if last is None else round(last.seconds, 1),
+        "jobs": None if last is None else last.jobs,
+        "stages": None if last is None else last.stages,
+        "judged_stages": None if last is None else last.judged,
+        "mae_told": None if last is None else last.mae_told,
+        "mae_refitted": None if last is None else last.mae_refitted,
+        "model": None if local is None else _artifact(local),
     }
 
 

@@ -110,4 +110,6 @@ def test_reset_sends_only_the_names_that_were_given(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(api, "post_once", post)
     assert call("predictor", "reset", "--role", "coder").stdout == "4 cells reset\n"
     assert call("predictor", "reset").exit_code == 0
-    assert sent == [("/api/predictor/reset", {"role": "coder"}), ("/api/predictor/reset", {})]
+    assert call("predictor", "reset", "--refitted").exit_code == 0
+    assert [path for path, _ in sent] == ["/api/predictor/reset"] * 3
+    assert [body for _, body in sent] == [{"role": "coder"}, {}, {"refitted": True}]

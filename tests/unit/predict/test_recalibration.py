@@ -152,9 +152,12 @@ def test_a_swapped_expert_starts_afresh() -> None:
     state = OnlineState()
     experts = {**says(50, 80), "local": CandidateFigures(3000, 5000, 1.0)}
     run(state, [50] * 40, experts)
-    state.forget_expert("local")
+    state.take_changes(100)
+    state.keep_experts(("model", "profile"))
     groups = state.to_json()["groups"].values()
     assert all("local" not in group["experts"] for group in groups)
+    assert any("model" in group["experts"] for group in groups)
+    assert state.take_changes(100), "what was dropped is written down"
 
 
 def test_annotations_collapse_over_candidates_safely() -> None:

@@ -19,21 +19,30 @@ from tests.unit.predict.conftest import make_jobs
 def test_a_worse_refit_is_not_swapped_in(model: PredictorModel, config: TrainConfig) -> None:
     jobs = make_jobs(60, app="new")
     perfect = [[float(s.output_tokens or 0) for s in job.stages] for job in jobs]
-    assert refit_if_better(jobs, perfect, model.builder.embedder.encoder, config) is None
+    result = refit_if_better(jobs, perfect, model.builder.embedder.encoder, config)
+    assert result.model is None
+    assert result.compared is not None
+    assert result.compared.told == 0.0 < result.compared.refitted
 
 
 def test_a_better_refit_is_swapped_in(model: PredictorModel, config: TrainConfig) -> None:
     jobs = make_jobs(60, app="new")
     poor = [[5000.0 for _ in job.stages] for job in jobs]
-    local = refit_if_better(jobs, poor, model.builder.embedder.encoder, config)
-    assert local is not None
-    assert np.median(predict_medians(local, jobs)) < 200
+    result = refit_if_better(jobs, poor, model.builder.embedder.encoder, config)
+    assert result.model is not None
+    assert np.median(predict_medians(result.model, jobs)) < 200
+    compared = result.compared
+    assert compared is not None
+    assert compared.refitted < compared.told
+    assert compared.stages == sum(len(job.stages) for job in jobs[-15:])
 
 
 def test_a_refit_waits_for_enough_stages(model: PredictorModel, config: TrainConfig) -> None:
     jobs = make_jobs(6, app="new")
     poor = [[5000.0 for _ in job.stages] for job in jobs]
-    assert refit_if_better(jobs, poor, model.builder.embedder.encoder, config) is None
+    result = refit_if_better(jobs, poor, model.builder.embedder.encoder, config)
+    assert result.model is None
+    assert result.compared is None
 
 
 def test_a_replay_learns_an_unseen_application(model: PredictorModel, config: TrainConfig) -> None:

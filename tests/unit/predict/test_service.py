@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from maestroctl.errors import PredictorError
 from maestroctl.predict.artifact import save_artifact
-from maestroctl.predict.client import BUDGET_S, TRIP_AFTER, PredictorClient
+from maestroctl.predict.client import BUDGET_S, TRIP_AFTER, PredictorClient, swap_local
 from maestroctl.predict.model import PredictorModel
 from maestroctl.predict.raw_prediction import CandidateFigures, RawPrediction
 from maestroctl.predict.service import MAX_BATCH, PredictorService
@@ -178,6 +179,35 @@ async def test_a_flood_is_turned_away_at_the_client() -> None:
         assert said == [{}] * 200
         assert client.counters.skipped >= 100
         await client.close()
+
+
+async def test_a_refitted_model_is_swapped_in_and_out_while_stages_are_asked() -> None:
+    def load(path: Path) -> tuple[str, Echo]:
+        if path.name == "damaged":
+            raise PredictorError("not an artifact")
+        return f"local-{path.name}", Echo()
+
+    async with serving(PredictorService({"model": Echo()}, load)) as socket:
+        client = PredictorClient(socket, budget_s=10.0)
+
+        async def asked() -> list[str]:
+            return sorted(await client.predict(STAGE))
+
+        assert await asked() == ["model"]
+        for name in ("one", "two"):
+            await swap_local(socket, Path(name))
+            assert await asked() == [f"local-{name}", "model"]
+        with pytest.raises(PredictorError, match="not an artifact"):
+            await swap_local(socket, Path("damaged"))
+        assert await asked() == ["local-two", "model"]
+        await swap_local(socket, None)
+        assert await asked() == ["model"]
+        await client.close()
+
+
+async def test_a_swap_that_nobody_answers_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PredictorError, match="does not answer"):
+        await swap_local(tmp_path / "nobody", None)
 
 
 async def test_a_bad_request_does_not_stop_the_service() -> None:

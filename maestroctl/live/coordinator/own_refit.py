@@ -1,24 +1,43 @@
-"""Fits the predictors on what this fleet itself has run, as its state database keeps it."""
+"""Fits the predictors on what this fleet itself has run, as its state database keeps it.
+
+A function for `maestroctl train --from-history`, and a program for `background_refit`:
+
+``python -m maestroctl.live.coordinator.own_refit < job``
+
+where the job is one line of JSON, ``{"state": URL, "out": FILE}``. The report is the last line of
+its output. It runs at a low priority, and ends when its input closes, which is when the
+coordinator that started it is gone; the artifact is written beside its place and moved there, so
+it may end at any moment.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from maestroctl.errors import MaestroError
+from maestroctl.store.database import Store
 
 if TYPE_CHECKING:
     from maestroctl.predict.own_history import OwnHistory
     from maestroctl.predict.train import TrainConfig
 
 MAX_OBSERVATIONS = 20_000
+_NICENESS = 10
+"""A tenth of a core beside one busy process. At 19 a fit beside CPU engines would hardly end."""
 
 
-def refit_own(state_url: str, out: Path, config: TrainConfig) -> dict[str, Any]:
+def refit_own(state_url: str, out: Path, config: TrainConfig | None = None) -> dict[str, Any]:
     """Fit on own history and write the artifact, but only if it is better on the newest jobs.
 
     Returns:
-        ``better``, ``jobs`` and ``stages`` that were used, ``unreadable`` rows, and ``path``,
-        ``bytes`` and ``digest`` of what was written.
+        ``better``, ``jobs`` and ``stages`` that were used, ``unreadable`` rows, the errors
+        ``mae_told`` and ``mae_refitted`` over ``judged`` stages of the newest jobs (None = too few
+        stages), and ``path``, ``bytes`` and ``digest`` of what was written.
 
     Raises:
         StoreError: the state cannot be read.
@@ -26,18 +45,22 @@ def refit_own(state_url: str, out: Path, config: TrainConfig) -> dict[str, Any]:
     from maestroctl.predict.artifact import save_artifact
     from maestroctl.predict.refit import refit_from_history
     from maestroctl.predict.shipped import load_shipped
+    from maestroctl.predict.train import dated
 
     history = read_own_history(state_url)
     result = refit_from_history(history, load_shipped().builder.embedder.encoder, config)
+    compared = result.compared
     report: dict[str, Any] = {
         "better": result.model is not None,
         "jobs": result.jobs,
         "stages": result.stages,
         "unreadable": history.unreadable,
+        "judged": compared.stages if compared else 0,
+        "mae_told": compared.told if compared else None,
+        "mae_refitted": compared.refitted if compared else None,
     }
     if result.model is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        digest = save_artifact(result.model, out)
+        digest = save_artifact(dated(result.model), out)
         report |= {"path": str(out), "bytes": out.stat().st_size, "digest": digest}
     return report
 
@@ -49,7 +72,6 @@ def read_own_history(state_url: str) -> OwnHistory:
         StoreError: the state cannot be read.
     """
     from maestroctl.predict.own_history import own_history
-    from maestroctl.store.database import Store
 
     with Store.open(state_url, exclusive=False) as store:
         rows = store.observations(MAX_OBSERVATIONS)
@@ -69,3 +91,27 @@ def _job_of(features_json: str) -> str:
         return str(json.loads(features_json)["job_id"])
     except (ValueError, KeyError, TypeError):
         return ""
+
+
+def _end_when_orphaned() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+def main() -> int:
+    """Entry point of the background refit."""
+    os.nice(_NICENESS)
+    job = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_when_orphaned, daemon=True).start()
+    try:
+        report = refit_own(job["state"], Path(job["out"]))
+    except MaestroError as exc:
+        print(exc, file=sys.stderr)
+        return 1
+    print(json.dumps(report), flush=True)
+    # Not by the interpreter's end: it would wait for the lock on the input that the watch holds.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
