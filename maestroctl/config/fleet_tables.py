@@ -196,6 +196,7 @@ POLICY = Table(
             "group_wait_s",
             seconds(),
             "How long a model on the device goes on while another model waits for its place.",
+            absent="nine times as long as a switch takes, from 5 to 60",
         ),
         Key(
             "drain_wait_s",

@@ -22,7 +22,8 @@ class PolicySpec:
         confidence_margin: delta_s of Chimera Algorithm 1.
         aging_s: key seconds per second waited.
         max_wait_s: after this long a stage is overtaken only by older ones.
-        group_wait_s: how long waiters of another model let the model on the device go on.
+        group_wait_s: how long waiters of another model let the model on the device go on; None =
+            so long that switching takes little of the device's time (`node.claims`).
         drain_wait_s: how long a busy engine that has to give way may take to drain before it is
             suspended, or its unstarted stages are aborted.
         resume_deadline_s: a suspended engine precedes every new admission after this.
@@ -41,7 +42,7 @@ class PolicySpec:
     confidence_margin: float = 0.05
     aging_s: float = 0.05
     max_wait_s: float = 300.0
-    group_wait_s: float = 5.0
+    group_wait_s: float | None = None
     drain_wait_s: float = 20.0
     resume_deadline_s: float = 30.0
     queue_timeout_s: float = 600.0

@@ -122,7 +122,7 @@ def make_node_core(
     budgets = {DeviceName(d): n for d, n in sizes.items()}
     return NodeCore(
         NodeSpec(NODE),
-        policy or PolicySpec(),
+        policy or PolicySpec(group_wait_s=5.0),
         budgets | {HOST_DEVICE: host},
         {ModelName(m): make_node_profile(m, **(profiles or {}).get(m, {})) for m in models},
         {

@@ -233,7 +233,7 @@ def draw_node(seed: int, num_models: int) -> NodeCore:
             for model in models
         },
         policy=PolicySpec(
-            group_wait_s=rng.choice([0.0, 5.0]),
+            group_wait_s=rng.choice([0.0, 5.0, None]),
             drain_wait_s=rng.choice([0.0, 20.0]),
             residency=rng.choice(["lru", "value"]),
             degradation=rng.choice(["maestroctl", "maestroctl", "maestro", "lru", "abort_first"]),

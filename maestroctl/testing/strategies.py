@@ -65,6 +65,6 @@ def node_cores(draw: st.DrawFn) -> NodeCore:
         profiles={
             model: {"weights_bytes": draw(st.sampled_from([1, 3, 3, 6])) * GIB} for model in models
         },
-        policy=PolicySpec(group_wait_s=draw(st.sampled_from([0.0, 5.0]))),
+        policy=PolicySpec(group_wait_s=draw(st.sampled_from([0.0, 5.0, None]))),
         **seams,
     )

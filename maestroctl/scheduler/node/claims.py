@@ -9,7 +9,8 @@ Before `force_after_s` a claim takes free memory and idle victims only, so the m
 now may go on taking stages; after it, busy engines are drained for it. When that has taken longer
 than `drain_wait_s`, levels 4 and 5 of Algorithm 2 are open to it, as far as `hard_rungs` allows.
 Waiters of one model are one claim: they are served together, and orders such as A A B A C B do
-not thrash.
+not thrash. How long the model on the device goes on while others wait is `group_wait_s`: switching
+takes time in which nothing is served, so the wait is in proportion to it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ _AT_REST = (S.STOPPED, S.SLEEPING, S.SUSPENDED)
 PREWARM_LEAD = 2.0
 """Activation times ahead of the expected stage: one to activate, one for victims to fall asleep
 and for the prediction to be late."""
+
+
+SWITCH_SHARE = 0.1
+"""Of a device's time that switching may take while models contend for it (assumed)."""
+GROUP_WAIT_S = (5.0, 60.0)
+"""Bounds of the wait that follows from it: dear switches must not starve a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +84,12 @@ def list_claims(state: NodeState) -> list[Claim]:
 
 
 def _claim_of(state: NodeState, engine: EngineState) -> Claim | None:
-    group_wait_s = state.policy.group_wait_s
+    wait_s = group_wait_s(state, engine)
     since_s = engine.wanted_since_s()
     if engine.status.is_awake:
         if since_s is None or state.is_open(engine) or not engine.waiting:
             return None
-        return Claim(engine, since_s, since_s + group_wait_s, admits_only=True)
+        return Claim(engine, since_s, since_s + wait_s, admits_only=True)
     if engine.status not in _AT_REST or engine.give_way_is_final():
         return None
     if engine.status is S.STOPPED and engine.not_before_s > state.now_s:
@@ -98,7 +105,20 @@ def _claim_of(state: NodeState, engine: EngineState) -> Claim | None:
     interactive = any(
         stage.service_class is ServiceClass.INTERACTIVE for stage in engine.waiting.values()
     )
-    return Claim(engine, since_s, since_s + group_wait_s, interactive=interactive)
+    return Claim(engine, since_s, since_s + wait_s, interactive=interactive)
+
+
+def group_wait_s(state: NodeState, engine: EngineState) -> float:
+    """How long other models go on while `engine` has waiters, seconds.
+
+    As configured, or (1 / SWITCH_SHARE - 1) x (sleep of the one + wake of the other).
+    """
+    if state.policy.group_wait_s is not None:
+        return state.policy.group_wait_s
+    profile = engine.need_profile()
+    activation_s = profile.wake_s if engine.abilities.can_sleep else profile.cold_start_s
+    least_s, most_s = GROUP_WAIT_S
+    return min(most_s, max(least_s, (1 / SWITCH_SHARE - 1) * (profile.sleep_s + activation_s)))
 
 
 def _foreseen(state: NodeState, engine: EngineState) -> Claim | None:

@@ -23,7 +23,7 @@ it in. Dropping it, as the paper does, would starve a model next to one that is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from maestroctl.domain.ids import ModelName
@@ -43,6 +43,7 @@ from maestroctl.scheduler.routing.pipeline import (
 )
 from maestroctl.scheduler.routing.place_index import Entry
 from maestroctl.scheduler.routing.placement_score import (
+    EPSILON_S,
     StageNeed,
     Terms,
     Weights,
@@ -110,17 +111,19 @@ class CrossCluster(RoutingPolicy):
     ) -> RouteDecision:
         need = stage_need(stage, num_ahead)
         rejected: dict[str, int] = {}
-        rated = [
-            self._rate(place, stage, need, fleet, now_s)
-            for place in self._candidates(stage, model, fleet, now_s, rejected)
-        ]
-        counts: Mapping[str, int] = rejected or NOTHING_REJECTED
-        if not any(item.is_open for item in rated):
-            return RouteDecision(None, "no free slot", (), counts)
-        best = min(rated, key=_rank)
-        if not best.is_open:
+        counts: Mapping[str, int] = rejected
+        rated, busy = self._contenders(stage, model, need, fleet, now_s, rejected)
+        best = min(rated, key=_rank, default=None)
+        if best is None or not best.is_open:
+            is_any_open = any(item.is_open for item in rated)
+            if not is_any_open and not any(_is_open(place, stage) for place in busy):
+                return RouteDecision(None, "no free slot", (), counts or NOTHING_REJECTED)
+            assert best is not None, "an open place was not rated"
             reason = f"waiting for {best.place.name} beats what is free"
-            return RouteDecision(None, reason, (), counts, best.terms.queue_s)
+            wait_s = best.terms.queue_s
+            return RouteDecision(None, reason, (), counts or NOTHING_REJECTED, wait_s)
+        rated += [self._rate(place, stage, need, fleet, now_s) for place in busy]
+        counts = rejected or NOTHING_REJECTED
         if len(rated) == 1:
             return RouteDecision(best.place, "the only place with a free slot", (), counts)
         return RouteDecision(
@@ -129,21 +132,54 @@ class CrossCluster(RoutingPolicy):
 
     # --- step 1 and the choice of candidates ----------------------------------------------------
 
-    def _candidates(
+    def _contenders(
         self,
         stage: StageState,
         model: ModelName,
+        need: StageNeed,
         fleet: FleetState,
         now_s: float,
         rejected: dict[str, int],
-    ) -> Iterator[Place]:
+    ) -> tuple[list[Rated], Iterator[Place]]:
+        """Places among which the best is, rated, and the busy ones that cannot be.
+
+        Busy places come by the time at which they are free: from the first on that cannot beat the
+        best so far even with a perfect fit, none can. What is cached at home may outweigh a wait,
+        so nothing is left out before the home of the job has been looked at.
+        """
         index = fleet.index(model)
-        for entries, limit in (
-            (index.ready, MAX_AWAKE),
-            (index.queueing, MAX_BUSY),
-            (index.asleep, MAX_OTHERS),
-        ):
-            yield from islice(self._passing(entries, stage, fleet, now_s, rejected), limit)
+
+        def best_of(entries: list[Entry], limit: int) -> Iterator[Place]:
+            return islice(self._passing(entries, stage, fleet, now_s, rejected), limit)
+
+        rated = [
+            self._rate(place, stage, need, fleet, now_s)
+            for entries, limit in ((index.ready, MAX_AWAKE), (index.asleep, MAX_OTHERS))
+            for place in best_of(entries, limit)
+        ]
+        best = min(rated, key=_rank, default=None)
+        home = need.home if need.cached_tokens else None
+        if any(item.place.name == home for item in rated):
+            home = None
+        busy = best_of(index.queueing, MAX_BUSY)
+        for place in busy:
+            if home is None and best is not None and self._is_out(place, best, now_s):
+                return rated, chain((place,), busy)
+            item = self._rate(place, stage, need, fleet, now_s)
+            rated.append(item)
+            if best is None or _rank(item) < _rank(best):
+                best = item
+            if place.name == home:
+                home = None
+        return rated, busy
+
+    def _is_out(self, place: Place, best: Rated, now_s: float) -> bool:
+        """A busy place, away from home, that has a lower score than `best` whatever its terms."""
+        if place.free_s is None or best.place.failure is not None:
+            return False
+        wait_s = place.free_s + place.node.rtt_s - now_s
+        most = EPSILON_S - self._weights.readiness * wait_s
+        return best.terms.disruption_s is not None and most < best.score
 
     def _passing(
         self,
@@ -179,10 +215,9 @@ class CrossCluster(RoutingPolicy):
         self, place: Place, stage: StageState, need: StageNeed, fleet: FleetState, now_s: float
     ) -> Rated:
         terms = weigh_place(place, need, now_s, with_run=self._with_run)
-        is_open = place.in_flight < place.slots
+        is_open = _is_open(place, stage)
         if place.is_closed_to_batch and stage.stage.service_class is ServiceClass.BATCH:
             # Closed to it: T_q is until enough of the others have left.
-            is_open = False
             free_s = place.predict_free_s(max(0, place.capacity - place.slots + place.reserved))
             terms = terms._replace(queue_s=estimate_queue_s(free_s, now_s), activation_s=0.0)
         if need.num_ahead and not is_open:
@@ -208,6 +243,13 @@ class CrossCluster(RoutingPolicy):
             )
             for item in kept
         )
+
+
+def _is_open(place: Place, stage: StageState) -> bool:
+    """A slot is free, and not one kept for interactive stages."""
+    if place.in_flight >= place.slots:
+        return False
+    return not (place.is_closed_to_batch and stage.stage.service_class is ServiceClass.BATCH)
 
 
 def stage_need(stage: StageState, num_ahead: int = 0) -> StageNeed:

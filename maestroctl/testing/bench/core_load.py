@@ -1,9 +1,10 @@
 """A deep queue for `bench-core`: a `CoordinatorCore` and the events that a busy fleet sends it.
 
-The fleet: 1,000 engines, four to a node, each model awake on twenty of them. The queue is kept at
-its depth: for every stage that ends one arrives, of the same job or of a new one. Among them come
-first bytes, predictions, snapshots (one per node and second), cancelled and refused stages, timers,
-and now and then a node that is lost and returns.
+The fleet: 1,000 engines, four to a node, each model awake on twenty of them, all of them full. The
+queue is kept at its depth: for every stage that ends one of the same model arrives, of the same job
+or of a new one, so that fleets of every depth are equally busy. Among them come first bytes,
+predictions, snapshots (one per node and second), cancelled and refused stages, timers, and now and
+then a node that is lost and returns.
 """
 
 from __future__ import annotations
@@ -79,19 +80,24 @@ class CoreLoad:
         self._ids = count()
         self._jobs = count()
         self._job = ("", 0)
-        self._sent: deque[tuple[StageId, int, NodeName]] = deque()
+        self._sent: deque[tuple[StageId, int, ModelName]] = deque()
         self._live: dict[StageId, int] = {}
         self._timers: list[tuple[float, TimerId]] = []
         self._armed: dict[TimerId, float] = {}
-        self._queued: list[StageId] = []
+        self._queued: list[tuple[StageId, ModelName]] = []
+        self._ended = self.models[0]
         self._seq = 0
 
     def fill(self, depth: int) -> None:
         """Connect every node and queue `depth` stages behind full engines."""
         for snapshot in self._snapshots.values():
             self.take(NodeSnapshotReceived(snapshot, 0.005))
+        for model in self.models:
+            queued = self.core.num_queued
+            while self.core.num_queued == queued:
+                self.take(self._arrival(model))
         while self.core.num_queued < depth:
-            self.take(self._arrival())
+            self.take(self._arrival(self._popular()))
 
     def events(self, turns: int) -> Iterator[CoordinatorEvent]:
         """What happens, one at a time; `take` each before asking for the next."""
@@ -100,7 +106,7 @@ class CoreLoad:
             self.now_s += STEP_S
             yield from self._due_timers()
             yield from self._one_ends(refused=turn % REFUSE_EVERY == 0)
-            arrival = self._arrival()
+            arrival = self._arrival(self._ended)
             yield arrival
             yield PredictionArrived(arrival.stage.stage_id, self._prediction())
             if turn % SNAPSHOT_EVERY == 0:
@@ -123,7 +129,7 @@ class CoreLoad:
         """Remember what was sent, resolved and armed."""
         for effect in effects:
             if isinstance(effect, DispatchStage):
-                self._sent.append((effect.stage_id, effect.attempt, effect.node))
+                self._sent.append((effect.stage_id, effect.attempt, effect.model))
                 self._live[effect.stage_id] = effect.attempt
                 self._seq = effect.seq
             elif isinstance(effect, ResolveStage):
@@ -138,7 +144,7 @@ class CoreLoad:
 
     def _one_ends(self, *, refused: bool) -> Iterator[CoordinatorEvent]:
         while self._sent:
-            stage_id, attempt, _ = self._sent.popleft()
+            stage_id, attempt, model = self._sent.popleft()
             if self._live.get(stage_id) != attempt:
                 continue  # it is over, or elsewhere by now
             del self._live[stage_id]
@@ -146,6 +152,7 @@ class CoreLoad:
                 refused = False
                 yield StageRefused(stage_id, attempt, "no memory", retry_in_s=0.2)
                 continue
+            self._ended = model
             yield StageStarted(stage_id, attempt)
             tokens = self._random.randint(20, 400)
             yield StageEnded(stage_id, attempt, Outcome.FINISHED, True, Usage(300, tokens))
@@ -153,27 +160,30 @@ class CoreLoad:
 
     def _one_is_cancelled(self) -> Iterator[CoordinatorEvent]:
         queued, self._queued = self._queued, []
-        for stage_id in self._random.sample(queued, min(1, len(queued))):
+        for stage_id, model in self._random.sample(queued, min(1, len(queued))):
             self._live.pop(stage_id, None)
             yield StageCancelled(stage_id)
-            yield self._arrival()
+            yield self._arrival(model)
 
-    def _arrival(self) -> StageArrived:
+    def _popular(self) -> ModelName:
+        return self.models[int(len(self.models) * self._random.random() ** 2)]
+
+    def _arrival(self, model: ModelName) -> StageArrived:
         number = next(self._ids)
         job, stages = self._job
         if stages == 0 or self._random.random() < 1 / STAGES_PER_JOB:
             job, stages = f"j{next(self._jobs)}", 0
         self._job = (job, stages + 1)
-        stage = self._describe(number, job)
-        self._queued.append(stage.stage_id)
+        stage = self._describe(number, job, model)
+        self._queued.append((stage.stage_id, model))
         return StageArrived(stage, self._prediction())
 
-    def _describe(self, number: int, job: str) -> StageDescriptor:
+    def _describe(self, number: int, job: str, model: ModelName) -> StageDescriptor:
         chance = self._random.random
         stage = make_stage(
             f"s{number:08}",
             job,
-            (self.models[int(len(self.models) * chance() ** 2)],),
+            (model,),
             self.now_s,
             prompt_tokens=int(100 + 2000 * chance()),
             external=chance() < 0.3,

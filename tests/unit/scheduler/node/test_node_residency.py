@@ -1,5 +1,7 @@
 """Waking, sleeping and stopping on demand: who gives way, and when."""
 
+import pytest
+
 from maestroctl.domain.engine import EngineStatus, ResidencyTier
 from maestroctl.domain.ids import HOST_DEVICE, ModelName, StageId, TimerId
 from maestroctl.domain.policy import PolicySpec
@@ -328,3 +330,13 @@ def test_prewarm_begins_no_earlier_than_it_has_to():
     lead_s = PREWARM_LEAD * 2.0  # a wakes in two seconds
     assert script.do(prewarm("a", 50.0)) == [SetTimer(TimerId(f"advice:{A}"), 50.0 - lead_s)]
     assert WakeEngine(A, 1, 3) in script.fire(f"advice:{A}")
+
+
+@pytest.mark.parametrize(
+    ("wake_s", "sleep_s", "wait_s"), [(0.1, 0.1, 5.0), (1.5, 0.5, 18.0), (30.0, 5.0, 60.0)]
+)
+def test_unless_told_a_model_goes_on_for_nine_times_the_switch(wake_s, sleep_s, wait_s):
+    times = {"wake_s": wake_s, "sleep_s": sleep_s}
+    script = NodeScript(policy=PolicySpec(), profiles={"b": times}).awake("a")
+    script.offer("1", "a")
+    assert script.offer("2", "b") == [SetTimer(TimerId("group:b@n"), pytest.approx(wait_s))]
