@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -91,6 +92,35 @@ async def test_a_program_that_is_never_ready_is_stopped(tmp_path: Path) -> None:
         async with running(argv, tmp_path / "log", lambda: False, limit_s=0.2):
             pytest.fail("it never was ready")
     assert descendants() <= before
+
+
+_BENCH = """
+import asyncio, sys
+from pathlib import Path
+from maestroctl.testing.bench.processes import heed_terminate, running
+
+async def measure():
+    argv = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+    log = Path(sys.argv[1])
+    async with running(argv, log, lambda: log.stat().st_size > 0) as program:
+        print(program.pid, flush=True)
+        await asyncio.sleep(60)
+
+heed_terminate()
+with asyncio.Runner() as runner:
+    runner.run(measure())
+"""
+
+
+def test_a_benchmark_that_is_told_to_end_stops_what_it_runs(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", _BENCH, str(tmp_path / "log")]
+    bench = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    with bench:
+        assert bench.stdout is not None
+        pid = int(bench.stdout.readline())
+        bench.terminate()
+        assert bench.wait(30) != 0
+    assert not psutil.pid_exists(pid)
 
 
 async def test_litellm_that_cannot_be_installed_is_a_reason_not_a_crash(

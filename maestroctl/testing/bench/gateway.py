@@ -52,6 +52,7 @@ from maestroctl.testing.bench.processes import (
     BenchError,
     LoadOfOthers,
     free_port,
+    heed_terminate,
     listens,
     module_argv,
     running,
@@ -212,4 +213,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    heed_terminate()
     sys.exit(main())

@@ -52,7 +52,7 @@ from maestroctl.testing.bench.live_report import (
 from maestroctl.testing.bench.live_run import POLICIES, Setup, fleet_toml, serving, size
 from maestroctl.testing.bench.live_sim import simulate
 from maestroctl.testing.bench.live_trace import MODELS, Costs, LiveJob, load_sample, make_jobs
-from maestroctl.testing.bench.processes import BenchError
+from maestroctl.testing.bench.processes import BenchError, heed_terminate
 from maestroctl.testing.bench.report import render, summary_line, to_json_line
 
 _SEED = 21
@@ -216,4 +216,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    heed_terminate()
     sys.exit(main())

@@ -41,7 +41,7 @@ from maestroctl.testing.bench.parity_live import LiveSide, serving
 from maestroctl.testing.bench.parity_report import Outcome, make_figures, make_sections
 from maestroctl.testing.bench.parity_sim import simulate, sized_costs
 from maestroctl.testing.bench.parity_trace import ParityJob, capacity_rps, make_trace
-from maestroctl.testing.bench.processes import BenchError, LoadOfOthers, module_argv
+from maestroctl.testing.bench.processes import BenchError, LoadOfOthers, heed_terminate, module_argv
 from maestroctl.testing.bench.report import render, summary_line, to_json_line
 from maestroctl.testing.bench.stub_fleet import stub_fleet_toml
 
@@ -294,4 +294,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    heed_terminate()
     sys.exit(main())

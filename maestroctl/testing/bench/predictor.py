@@ -34,7 +34,7 @@ from maestroctl.config.home import home_dir
 from maestroctl.errors import MaestroError
 from maestroctl.testing.bench.predictor_load import KINDS, Fleet, Measured, Served, make_requests
 from maestroctl.testing.bench.predictor_report import make_figures, make_notes, make_sections
-from maestroctl.testing.bench.processes import BenchError
+from maestroctl.testing.bench.processes import BenchError, heed_terminate
 from maestroctl.testing.bench.report import render, summary_line, to_json_line
 
 
@@ -130,4 +130,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    heed_terminate()
     sys.exit(main())

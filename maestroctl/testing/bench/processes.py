@@ -77,6 +77,11 @@ async def running(
         await _end(process)
 
 
+def heed_terminate() -> None:
+    """Let SIGTERM end this benchmark as Ctrl-C does: what it has started is stopped first."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
 def module_argv(module: str, *arguments: str) -> list[str]:
     """Command line of a module of this project."""
     return [sys.executable, "-m", module, *arguments]

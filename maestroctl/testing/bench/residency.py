@@ -38,7 +38,7 @@ from maestroctl.live.engine.base import EngineOrder
 from maestroctl.live.engine.factory import find_capabilities, make_engine
 from maestroctl.live.engine.managed import ManagedEngine
 from maestroctl.live.models.sources import prepare_model
-from maestroctl.testing.bench.processes import LoadOfOthers
+from maestroctl.testing.bench.processes import LoadOfOthers, heed_terminate
 from maestroctl.testing.bench.report import render, summary_line, to_json_line
 from maestroctl.testing.bench.residency_report import (
     Cycle,
@@ -188,4 +188,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    heed_terminate()
     sys.exit(main())
