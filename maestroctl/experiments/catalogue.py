@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -42,6 +42,21 @@ EXPERIMENTS: Mapping[str, Run] = {
 }
 
 
+def check_names(names: Sequence[str]) -> None:
+    """Look at all of them before the first one runs.
+
+    Raises:
+        ConfigError: no such experiment.
+    """
+    for name in names:
+        if name not in EXPERIMENTS:
+            near = get_close_matches(name, EXPERIMENTS, n=1)
+            raise ConfigError(
+                f"no experiment is called {name!r}; there are: {', '.join(EXPERIMENTS)}",
+                hint=f"did you mean {near[0]!r}?" if near else None,
+            )
+
+
 def run_experiment(
     name: str, scale: Scale, data: Path | None, progress: Progress, *, workers: int = 1
 ) -> Experiment:
@@ -54,12 +69,7 @@ def run_experiment(
     Raises:
         ConfigError: no such experiment, or the data cannot be read.
     """
-    if name not in EXPERIMENTS:
-        near = get_close_matches(name, EXPERIMENTS, n=1)
-        raise ConfigError(
-            f"no experiment is called {name!r}; there are: {', '.join(EXPERIMENTS)}",
-            hint=f"did you mean {near[0]!r}?" if near else None,
-        )
+    check_names([name])
     source = JobSource(load_jobs(data) if data is not None else (), data)
     began = time.perf_counter()
     experiment = EXPERIMENTS[name](scale, source, Runner(progress, workers))

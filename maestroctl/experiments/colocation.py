@@ -9,23 +9,26 @@ engines that are awake on one card is on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from statistics import fmean
 from typing import Any
 
 from maestroctl.domain.engine import EngineAbilities
-from maestroctl.domain.fleet import FleetSpec
-from maestroctl.domain.ids import JobId, ModelName, NodeName
+from maestroctl.domain.ids import ModelName
 from maestroctl.domain.llm import ModelProfile
 from maestroctl.domain.policy import PolicySpec
-from maestroctl.domain.stage import ServiceClass
-from maestroctl.experiments.harness import Experiment, Runner, Scale
-from maestroctl.experiments.setup import GB, make_fleet, qwen3_profile
-from maestroctl.sim.jobs import Call, JobPlan, agent_calls, agent_workflow
-from maestroctl.sim.network import NetworkSpec
+from maestroctl.experiments.harness import Experiment, Plot, Runner, Scale
+from maestroctl.experiments.setup import GB, qwen3_profile
+from maestroctl.experiments.shared_cards import (
+    RESTART,
+    agent_job,
+    make_cards,
+    make_exclusive,
+    mean_latency_s,
+)
+from maestroctl.sim.jobs import Call, JobPlan
 from maestroctl.sim.workload import JobSource
-from maestroctl.sim.world import GPU_ABILITIES, World, WorldSpec
+from maestroctl.sim.world import GPU_ABILITIES, World
 
 MODELS = ("qwen3-14b", "qwen3-8b", "qwen3-4b")
 CALLS = (*MODELS, *MODELS)
@@ -38,7 +41,6 @@ JOBS = 10
 _GAP_S = 600.0
 LENGTH = 4096
 """Longest sequence of an engine, tokens; its KV floor holds one."""
-RESTART = EngineAbilities()
 ELASTIC = replace(GPU_ABILITIES, elastic_kv=True)
 """As in the paper: pages of KV are mapped on demand (kvcached), limits follow bookings."""
 METHODS: Mapping[str, dict[str, Any]] = {
@@ -64,6 +66,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
         "colocation",
         "Travel Assistant on one to three cards (Maestro Table IV)",
         ("method", "cards", "completion_s", "against_exclusive", "paper_s", "activations"),
+        Plot("cards", "method", ("completion_s",)),
         parameters={
             "models": CALLS,
             "output tokens per call": OUTPUT_TOKENS,
@@ -74,7 +77,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
         },
         paper="92.4 s on one card against 82.4 s exclusive = 1.12 x; restart switching 3.75 x",
     )
-    exclusive, _ = _play(3, RESTART, exclusive=True)
+    exclusive, _ = _judge(make_exclusive(_profiles(LENGTH)))
     for method, play in METHODS.items():
         for cards in (1, 2, 3):
             seconds, activations = _play(cards, **play)
@@ -113,48 +116,28 @@ def _row(
 
 
 def _play(
-    cards: int,
-    abilities: EngineAbilities,
-    *,
-    look_ahead: str = "workflow",
-    length: int = LENGTH,
-    exclusive: bool = False,
+    cards: int, abilities: EngineAbilities, *, look_ahead: str = "workflow", length: int = LENGTH
 ) -> tuple[float, float]:
-    """(mean seconds of a job, starts and wakes per job), the first job left out."""
-    profiles = [qwen3_profile(name, length=length, kv_bytes=KV_BYTES) for name in MODELS]
     policy = PolicySpec(look_ahead=look_ahead)
-    fleet = make_fleet(profiles, 3 if exclusive else 1, policy)
-    if exclusive:
-        fleet = _one_model_each(fleet, profiles)
-    spec = WorldSpec(
-        fleet,
-        {p.model: p for p in profiles},
-        NetworkSpec(snapshot_every_s=None),
-        abilities,
-        num_devices=1 if exclusive else cards,
+    return _judge(
+        make_cards(_profiles(length), num_devices=cards, policy=policy, abilities=abilities)
     )
-    world = World(spec)
-    result = world.run([_job(number) for number in range(JOBS + 1)])
-    counted = [job for job in result.jobs if job.job_id != _job(0).job_id]
-    seconds = fmean((job.finished_at or 0.0) - job.submitted_at for job in counted)
-    activations = sum(bool(row.activation) for row in result.stages if row.job_id != _job(0).job_id)
-    return seconds, activations / len(counted)
 
 
-def _one_model_each(fleet: FleetSpec, profiles: Sequence[ModelProfile]) -> FleetSpec:
-    nodes = {
-        name: replace(node, models=(profile.model,))
-        for (name, node), profile in zip(fleet.nodes.items(), profiles, strict=True)
-    }
-    return replace(fleet, nodes={NodeName(name): node for name, node in nodes.items()})
+def _judge(world: World) -> tuple[float, float]:
+    """(mean seconds of a job, starts and wakes per job), the first job left out."""
+    trips = [_trip(number) for number in range(JOBS + 1)]
+    result = world.run(trips)
+    first = trips[0].job_id
+    counted = [job for job in result.jobs if job.job_id != first]
+    activations = sum(bool(row.activation) for row in result.stages if row.job_id != first)
+    return mean_latency_s(result, counted), activations / len(counted)
 
 
-def _job(number: int) -> JobPlan:
+def _profiles(length: int) -> list[ModelProfile]:
+    return [qwen3_profile(name, length=length, kv_bytes=KV_BYTES) for name in MODELS]
+
+
+def _trip(number: int) -> JobPlan:
     calls = [Call("agent", (ModelName(m),), PROMPT_TOKENS, OUTPUT_TOKENS) for m in CALLS]
-    return JobPlan(
-        JobId(f"trip{number:03d}"),
-        agent_workflow("travel"),
-        ServiceClass.INTERACTIVE,
-        _GAP_S * number,
-        agent_calls(calls),
-    )
+    return agent_job(f"trip{number:03d}", _GAP_S * number, calls)

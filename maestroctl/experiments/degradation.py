@@ -9,21 +9,18 @@ recently used, and aborting first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from maestroctl.domain.ids import DeviceName, ModelName
+from maestroctl.domain.ids import DeviceName
 from maestroctl.domain.outcome import JobStatus
 from maestroctl.domain.policy import PolicySpec
-from maestroctl.domain.stage import ServiceClass
-from maestroctl.experiments.harness import Experiment, Runner, Scale, estimate, paired
-from maestroctl.experiments.setup import A100_BYTES, GB, make_fleet, qwen3_profile
+from maestroctl.experiments.harness import Experiment, Plot, Runner, Scale, estimate, paired
+from maestroctl.experiments.setup import A100_BYTES, GB, qwen3_profile
+from maestroctl.experiments.shared_cards import make_cards, mean_latency_s, popular
 from maestroctl.scheduler.events import MemoryRead
-from maestroctl.sim.jobs import JobPlan
-from maestroctl.sim.network import NetworkSpec
-from maestroctl.sim.workload import ArrivalSpec, ClassSpec, JobSource, WorkloadSpec, make_plans
-from maestroctl.sim.world import World, WorldSpec
+from maestroctl.sim.workload import ArrivalSpec, JobSource, WorkloadSpec, make_plans
+from maestroctl.sim.world import World
 
 MODELS = ("qwen3-8b", "qwen3-4b", "qwen3-1.7b", "qwen3-0.6b")
 SHARES = (0.3, 0.3, 0.2, 0.2)
@@ -38,7 +35,7 @@ DEVICE = DeviceName("cuda:0")
 JOBS = 300
 
 
-def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa: ARG001
+def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
     """Every policy under the same jobs and the same ramp, and without the ramp."""
     experiment = Experiment(
         "degradation",
@@ -47,6 +44,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
             *("policy", "disruption_s", "latency_s", "failed_share"),
             *("sleeps", "stops", "suspends", "sent_back"),
         ),
+        Plot("policy", None, ("disruption_s", "failed_share")),
         parameters={
             "models": MODELS,
             "popularity": SHARES,
@@ -60,13 +58,11 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
         paper="Algorithm 2 frees the deficit with the least impact; no figure is given",
     )
     seeds = scale.runs(max(3, scale.seeds))
-    calm = [_play(scale, source, "maestroctl", seed, pressed=False) for seed in seeds]
-    figures = {
-        policy: [_play(scale, source, policy, seed, pressed=True) for seed in seeds]
-        for policy in POLICIES
-    }
+    cells = [("maestroctl", False), *((policy, True) for policy in POLICIES)]
+    figures = runner.grid(lambda cell, seed: _play(scale, source, *cell, seed), cells, seeds)
+    calm = figures.pop(("maestroctl", False))
     disruption: dict[str, list[float]] = {}
-    for policy, runs in figures.items():
+    for (policy, _), runs in figures.items():
         row: dict[str, Any] = {"policy": policy}
         pairs = zip(runs, calm, strict=True)
         disruption[policy] = [run["latency_s"] - rest["latency_s"] for run, rest in pairs]
@@ -88,43 +84,29 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
 
 
 def _play(
-    scale: Scale, source: JobSource, policy: str, seed: int, *, pressed: bool
+    scale: Scale, source: JobSource, policy: str, pressed: bool, seed: int
 ) -> dict[str, float]:
     profiles = [qwen3_profile(name, length=4096, kv_bytes=KV_BYTES) for name in MODELS]
-    fleet = make_fleet(profiles, 1, PolicySpec(degradation=policy))
-    world = World(
-        WorldSpec(fleet, {p.model: p for p in profiles}, NetworkSpec(snapshot_every_s=None))
+    world = make_cards(profiles, policy=PolicySpec(degradation=policy))
+    workload = WorkloadSpec(
+        min(JOBS, scale.jobs),
+        popular(MODELS, SHARES, BATCH),
+        ArrivalSpec("bursty", RATE, CV),
+        seed=seed,
     )
-    plans = _make_jobs(scale, source, seed)
+    plans = make_plans(workload, source, {p.model: p for p in profiles})
     if pressed:
         _press(world, 0, plans[-1].arrival_s + STEP_S)
     result = world.run(plans)
     stats = next(iter(world.nodes.values())).core.stats
-    seconds = [(job.finished_at or result.end_s) - job.submitted_at for job in result.jobs]
     return {
-        "latency_s": fmean(seconds),
+        "latency_s": mean_latency_s(result),
         "failed_share": fmean(job.status is not JobStatus.FINISHED for job in result.jobs),
         "sleeps": float(stats.sleeps),
         "stops": float(stats.stops),
         "suspends": float(stats.suspends),
         "sent_back": float(stats.aborted),
     }
-
-
-def _make_jobs(scale: Scale, source: JobSource, seed: int) -> Sequence[JobPlan]:
-    classes = tuple(
-        ClassSpec(service_class, share * part, models=(ModelName(name),))
-        for name, share in zip(MODELS, SHARES, strict=True)
-        for service_class, part in (
-            (ServiceClass.INTERACTIVE, 1 - BATCH),
-            (ServiceClass.BATCH, BATCH),
-        )
-    )
-    costs = {ModelName(n): qwen3_profile(n, length=4096, kv_bytes=KV_BYTES) for n in MODELS}
-    arrivals = ArrivalSpec("bursty", RATE, CV)
-    return make_plans(
-        WorkloadSpec(min(JOBS, scale.jobs), classes, arrivals, seed=seed), source, costs
-    )
 
 
 def _press(world: World, step: int, until_s: float) -> None:

@@ -8,15 +8,13 @@ line that the others must stay above.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from maestroctl.experiments.harness import (
     Experiment,
+    Plot,
     Runner,
     Scale,
     estimate,
     known_orderings,
-    with_policy,
 )
 from maestroctl.experiments.setup import MEASURED, mixed_simulation
 from maestroctl.sim.config import SimulationSpec
@@ -40,6 +38,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
         "error_tolerance",
         "SLO attainment as prediction error grows",
         ("policy", "error", "slo", "latency_s", "interactive_queue_s"),
+        Plot("error", "policy", ("slo", "latency_s")),
         parameters={
             "nodes": NODES,
             "rate": RATE_RPS,
@@ -49,24 +48,23 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
             "warm-up": scale.warmup,
         },
     )
-    for policy in known_orderings(POLICIES):
-        for label, error in errors.items():
-            figures = runner.over_seeds(
-                lambda seed: _spec(scale, source, policy, error, seed),  # noqa: B023
-                scale.runs(scale.grid_seeds),
-                f"{policy}, error {label}",
-            )
-            experiment.rows.append(
-                {
-                    "policy": policy,
-                    "error": label,
-                    "slo": estimate([f["all"]["slo_attainment"] for f in figures]),
-                    "latency_s": estimate([f["all"]["latency_s"]["mean"] for f in figures]),
-                    "interactive_queue_s": estimate(
-                        [f["interactive"]["queue_s"]["mean"] for f in figures]
-                    ),
-                }
-            )
+    found = runner.run_grid(
+        lambda cell, seed: _spec(scale, source, cell[0], errors[cell[1]], seed),
+        [(policy, label) for policy in known_orderings(POLICIES) for label in errors],
+        scale.runs(scale.grid_seeds),
+    )
+    for (policy, label), figures in found.items():
+        experiment.rows.append(
+            {
+                "policy": policy,
+                "error": label,
+                "slo": estimate([f["all"]["slo_attainment"] for f in figures]),
+                "latency_s": estimate([f["all"]["latency_s"]["mean"] for f in figures]),
+                "interactive_queue_s": estimate(
+                    [f["interactive"]["queue_s"]["mean"] for f in figures]
+                ),
+            }
+        )
     experiment.headline = {
         row["policy"]: {
             r["error"]: r["slo"].mean for r in experiment.rows if r["policy"] == row["policy"]
@@ -79,14 +77,14 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
 def _spec(
     scale: Scale, source: JobSource, policy: str, error: PredictionError, seed: int
 ) -> SimulationSpec:
-    spec = mixed_simulation(
+    return mixed_simulation(
         source,
-        jobs=scale.jobs,
-        warmup=scale.warmup,
+        scale,
+        ordering=policy,
         seed=seed,
         nodes=NODES,
         rate_rps=RATE_RPS,
         batch_ratio=BATCH_RATIO,
         deadline_factor=DEADLINE_FACTOR,
+        error=error,
     )
-    return replace(with_policy(spec, ordering=policy), error=error)

@@ -53,6 +53,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
             *("tasks", "pool", "rate", "system", "tau", "latency_s", "latency_p95_s"),
             *("quality_pct", "best_model_share"),
         ),
+        lambda figure: draw_cells(figure, experiment.rows),
         parameters={
             "rates, jobs/s": RATES,
             "jobs": scale.jobs,
@@ -79,7 +80,6 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
             experiment.rows += rows
             verdicts.append(judge(rows))
     experiment.headline = summarize(verdicts)
-    experiment.figure = lambda figure: draw_cells(figure, experiment.rows)
     experiment.notes = [
         "a point of ours is dominated when some baseline is no slower, no worse, and better in one",
         "speed-up: latency of vLLM (FCFS, models in turn) over that of our fastest point of at"
@@ -142,18 +142,14 @@ def _run_cell(cell: Cell, scale: Scale, runner: Runner) -> list[dict[str, Any]]:
     seeds = list(scale.runs(scale.seeds if is_headline else scale.grid_seeds))
     jobs = {seed: _jobs(cell, scale, seed) for seed in seeds}
     known = systems(cell.models, ablations=is_headline)
-    tasks = [(system, seed) for system in known for seed in seeds]
-
-    def one(task: tuple[System, int]) -> dict[str, Any]:
-        system, seed = task
-        return play(cell, system, jobs[seed], scale.warmup)
-
-    figures = runner.map(one, tasks)
+    found = runner.grid(
+        lambda system, seed: play(cell, system, jobs[seed], scale.warmup), known, seeds
+    )
     label = f"{cell.task.name}, {cell.pool}, {cell.rate:g} jobs/s"
-    runner.say(f"{label}: {len(tasks)} runs in {time.perf_counter() - began:.0f} s")
+    num_runs, took_s = len(known) * len(seeds), time.perf_counter() - began
+    runner.say(f"{label}: {num_runs} runs in {took_s:.0f} s")
     rows = []
-    for place, system in enumerate(known):
-        of_system = figures[place * len(seeds) : (place + 1) * len(seeds)]
+    for system, figures in found.items():
         rows.append(
             {
                 "tasks": cell.task.name,
@@ -162,7 +158,7 @@ def _run_cell(cell: Cell, scale: Scale, runner: Runner) -> list[dict[str, Any]]:
                 "system": system.name,
                 "group": system.group,
                 "tau": "inf" if system.slack == inf else system.slack,
-                **{key: estimate([f[key] for f in of_system]) for key in of_system[0]},
+                **{key: estimate([f[key] for f in figures]) for key in figures[0]},
             }
         )
     return rows

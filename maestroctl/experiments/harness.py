@@ -10,11 +10,12 @@ from __future__ import annotations
 import gc
 import math
 import multiprocessing
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.scheduler.ordering.base import OrderingPolicy
@@ -29,6 +30,9 @@ _T_975 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """0.975 quantile of Student's t for 1 to 10 degrees of freedom; 1.96 and a bit beyond."""
 
 Progress = Callable[[str], None]
+CellT = TypeVar("CellT", bound=Hashable)
+TaskT = TypeVar("TaskT")
+FoundT = TypeVar("FoundT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,43 +86,49 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
     return estimate([a - b for a, b in zip(first, second, strict=True)])
 
 
+class Plot(NamedTuple):
+    """What the picture shows, by names of columns.
+
+    Attributes:
+        series: a line for each of its values; None = a bar for each row.
+        panels: what is drawn over `x`.
+        facet: a row of panels for each of its values.
+    """
+
+    x: str
+    series: str | None
+    panels: tuple[str, ...]
+    facet: str | None = None
+
+
 @dataclass(slots=True)
 class Experiment:
     """What an experiment comes to.
 
     Attributes:
         name: in the catalogue. `title`: of the report.
-        parameters: what was fixed before it ran.
         columns: of `rows`, in order; a value may be a number, a text, None or an `Estimate`.
+        plot: the picture; a function draws on a matplotlib figure itself.
+        parameters: what was fixed before it ran.
         headline: the figures that other documents quote.
         paper: what the paper says, for the reader to compare.
         notes: what to know about the figures.
-        plot: (x, series column, y columns) for the picture; None = no picture.
-        figure: draws a picture of its own in place of `plot`, where matplotlib is installed.
     """
 
     name: str
     title: str
     columns: tuple[str, ...]
+    plot: Plot | Callable[[Any], None]
     parameters: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     headline: dict[str, Any] = field(default_factory=dict)
     paper: str = ""
     notes: list[str] = field(default_factory=list)
-    plot: tuple[str, str, tuple[str, ...]] | None = None
-    figure: Callable[[Any], None] | None = None
     seconds: float = 0.0
 
 
-Task = tuple[SimulationSpec, str]
-"""A run and its label."""
-
-_TASKS: list[tuple[Runner, Task]] = []
-"""What the worker processes of `Runner.run_all` find after the fork; filled only meanwhile."""
-
-
 _CALLS: list[tuple[Callable[[Any], Any], Any]] = []
-"""The same for `Runner.map`."""
+"""What the worker processes of `Runner.map` find after the fork; filled only meanwhile."""
 
 
 class Runner:
@@ -126,14 +136,13 @@ class Runner:
 
     Args:
         progress: told one line per run.
-        workers: processes of `run_all`.
+        workers: processes of `map` and what uses it.
     """
 
     def __init__(self, progress: Progress, workers: int = 1) -> None:
         self._progress = progress
         self._workers = workers
         self._plans: tuple[object, list[JobPlan]] | None = None
-        self.num_runs = 0
 
     def run(
         self,
@@ -155,35 +164,21 @@ class Runner:
             result = world.run(plans)
         finally:
             gc.enable()
-        self.num_runs += 1
         figures = summarize(result, plans, spec.workload.warmup)
         self._progress(f"{label}: {time.perf_counter() - began:.1f} s")
         return figures
 
-    def run_all(self, tasks: Sequence[Task]) -> list[dict[str, Any]]:
-        """Independent runs, on several processes where there are; figures in the order given."""
-        if self._workers <= 1 or len(tasks) <= 1:
-            return [self.run(spec, label) for spec, label in tasks]
-        _TASKS[:] = [(self, task) for task in tasks]
-        try:
-            context = multiprocessing.get_context("fork")
-            with context.Pool(min(self._workers, len(tasks))) as pool:
-                return pool.map(_run_task, range(len(tasks)), chunksize=1)
-        finally:
-            _TASKS.clear()
-
-    def map(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+    def map(self, function: Callable[[TaskT], FoundT], tasks: Sequence[TaskT]) -> list[FoundT]:
         """`function` of every task, on several processes where there are; in the order given.
 
-        For runs that are more than a `SimulationSpec`. What it returns crosses processes.
+        What it returns crosses processes.
         """
-        self.num_runs += len(tasks)
         if self._workers <= 1 or len(tasks) <= 1:
             return [function(task) for task in tasks]
         _CALLS[:] = [(function, task) for task in tasks]
         try:
             context = multiprocessing.get_context("fork")
-            with context.Pool(min(self._workers, len(tasks))) as pool:
+            with context.Pool(min(self._workers, len(tasks)), _leave_interrupts) as pool:
                 return pool.map(_call, range(len(tasks)), chunksize=1)
         finally:
             _CALLS.clear()
@@ -192,11 +187,27 @@ class Runner:
         """Tell the progress."""
         self._progress(line)
 
-    def over_seeds(
-        self, make: Callable[[int], SimulationSpec], seeds: Sequence[int], label: str
-    ) -> list[dict[str, Any]]:
-        """The same cell, seed by seed."""
-        return self.run_all([(make(seed), f"{label}, seed {seed}") for seed in seeds])
+    def grid(
+        self,
+        function: Callable[[CellT, int], FoundT],
+        cells: Sequence[CellT],
+        seeds: Sequence[int],
+    ) -> dict[CellT, list[FoundT]]:
+        """`function` of every cell and seed; what it found per cell, seed by seed."""
+        tasks = [(cell, seed) for cell in cells for seed in seeds]
+        found = iter(self.map(lambda task: function(*task), tasks))
+        return {cell: [next(found) for _ in seeds] for cell in cells}
+
+    def run_grid(
+        self,
+        make: Callable[[CellT, int], SimulationSpec],
+        cells: Sequence[CellT],
+        seeds: Sequence[int],
+    ) -> dict[CellT, list[dict[str, Any]]]:
+        """`run` of every cell and seed."""
+        return self.grid(
+            lambda cell, seed: self.run(make(cell, seed), f"{cell}, seed {seed}"), cells, seeds
+        )
 
     def _jobs(self, spec: SimulationSpec) -> list[JobPlan]:
         """Jobs of the last workload are kept: policies are compared on the same ones."""
@@ -211,9 +222,9 @@ def _call(index: int) -> Any:
     return function(task)
 
 
-def _run_task(index: int) -> dict[str, Any]:
-    runner, (spec, label) = _TASKS[index]
-    return runner.run(spec, label)
+def _leave_interrupts() -> None:
+    """Ctrl-C reaches every process of the terminal; the parent is the one that answers it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def with_policy(spec: SimulationSpec, **names: Any) -> SimulationSpec:

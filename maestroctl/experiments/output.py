@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from maestroctl.experiments.harness import Estimate, Experiment
+from maestroctl.experiments.pictures import draw
 
 
 def write(experiment: Experiment, folder: Path) -> list[Path]:
@@ -18,8 +19,7 @@ def write(experiment: Experiment, folder: Path) -> list[Path]:
     paths[0].write_text(json.dumps(document(experiment), indent=1) + "\n", encoding="utf-8")
     paths[1].write_text(markdown(experiment), encoding="utf-8")
     picture = stem.with_suffix(".png")
-    wanted = experiment.plot is not None or experiment.figure is not None
-    if wanted and draw(experiment, picture):
+    if draw(experiment, picture):
         paths.append(picture)
     return paths
 
@@ -27,7 +27,7 @@ def write(experiment: Experiment, folder: Path) -> list[Path]:
 def document(experiment: Experiment) -> dict[str, Any]:
     """Everything, ready for JSON."""
     fields = {f.name: getattr(experiment, f.name) for f in dataclasses.fields(experiment)}
-    del fields["plot"], fields["figure"]
+    del fields["plot"]
     plain: dict[str, Any] = _plain(fields)
     return plain
 
@@ -53,10 +53,21 @@ def markdown(experiment: Experiment) -> str:
     for row in experiment.rows:
         lines.append("| " + " | ".join(show(row.get(c)) for c in experiment.columns) + " |")
     lines += ["", "## Headline", ""]
-    lines += [f"- {name}: {show(value)}" for name, value in experiment.headline.items()]
+    lines += [f"- {name}: {value}" for name, value in headline_lines(experiment.headline)]
     if experiment.notes:
         lines += ["", "## Notes", "", *(f"- {note}" for note in experiment.notes)]
     return "\n".join(lines) + "\n"
+
+
+def headline_lines(value: Any, name: str = "") -> list[tuple[str, str]]:
+    """(name, figure) of every figure, those of tables inside the headline one by one."""
+    if not isinstance(value, dict):
+        return [(name, show(value))]
+    return [
+        line
+        for key, part in value.items()
+        for line in headline_lines(part, f"{name}, {key}" if name else str(key))
+    ]
 
 
 def show(value: Any) -> str:
@@ -73,40 +84,3 @@ def show(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(show(item) for item in value)
     return str(value)
-
-
-def draw(experiment: Experiment, path: Path) -> bool:
-    """One panel per y column; False when matplotlib is not installed."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        return False
-    mpl.use("Agg")
-    from matplotlib.figure import Figure
-
-    if experiment.figure is not None:
-        whole = Figure(layout="constrained")
-        experiment.figure(whole)
-        whole.savefig(path, dpi=120)
-        return True
-    assert experiment.plot is not None
-    x, series, panels = experiment.plot
-    figure = Figure(figsize=(5.0 * len(panels), 4.0), layout="constrained")
-    names = list(dict.fromkeys(str(row[series]) for row in experiment.rows))
-    for number, panel in enumerate(panels, start=1):
-        axes = figure.add_subplot(1, len(panels), number)
-        for name in names:
-            rows = [r for r in experiment.rows if str(r[series]) == name and r[panel] is not None]
-            values = [_mean(row[panel]) for row in rows]
-            axes.plot([row[x] for row in rows], values, marker="o", label=name)
-        axes.set_xlabel(x)
-        axes.set_ylabel(panel)
-        axes.grid(visible=True, alpha=0.3)
-    axes.legend()
-    figure.suptitle(experiment.title)
-    figure.savefig(path, dpi=120)
-    return True
-
-
-def _mean(value: Any) -> float:
-    return value.mean if isinstance(value, Estimate) else float(value)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from maestroctl.domain.llm import ModelProfile
 from maestroctl.domain.units import MIB
 from maestroctl.estimate.kv_cache import estimate_sequence_kv_bytes
-from maestroctl.experiments.harness import Experiment, Runner, Scale, estimate
+from maestroctl.experiments.harness import Experiment, Plot, Runner, Scale, estimate
 from maestroctl.experiments.setup import GB, QWEN3, qwen3_profile
 from maestroctl.sim.workload import JobSource
 
@@ -45,6 +45,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
         "overcommit",
         "Virtual KV of five models on one 40 GB card (Maestro Table V)",
         ("model", "weights_gb", "context_mb", "virtual_kv_gb", "paper_gb", "difference"),
+        Plot("model", None, ("virtual_kv_gb", "paper_gb")),
         parameters={"U, GB": USABLE_BYTES / GB, "awake together": AWAKE, "backlog": BACKLOG},
         paper="virtual KV about 122 GB in all = 3.05 x of 40 GB, 67.2 % less than reserving it",
     )

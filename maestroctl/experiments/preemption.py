@@ -8,7 +8,6 @@ Rate 5 and batch ratio 0.6 are the paper's; the deadline factor is a fixed 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from maestroctl.domain.ids import JobId
@@ -17,11 +16,11 @@ from maestroctl.domain.stage import StageDescriptor
 from maestroctl.experiments.harness import (
     Estimate,
     Experiment,
+    Plot,
     Runner,
     Scale,
     estimate,
     known_orderings,
-    with_policy,
 )
 from maestroctl.experiments.setup import mixed_simulation
 from maestroctl.scheduler.coordinator_state import JobState, StageState
@@ -83,6 +82,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
         "preemption",
         "Boundary preemption under extreme load (Maestro Table II)",
         ("policy", "nodes", "slo", "slo_interactive", "interactive_queue_s", "latency_s"),
+        Plot("nodes", "policy", ("slo", "interactive_queue_s")),
         parameters={
             "rate": RATE_RPS,
             "batch ratio": BATCH_RATIO,
@@ -92,21 +92,23 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
         },
         paper="SLO with preemption on 1 to 5 nodes 29, 60, 38, 75, 85 %; without 27 % on two and"
         " 59 % on four; delay 2 ms against 11 s on five",
-        plot=("nodes", "policy", ("slo", "interactive_queue_s")),
+    )
+    cells = [
+        (policy, preempts, nodes)
+        for policy in known_orderings(POLICIES)
+        for preempts in (True, False)
+        for nodes in NODES
+    ]
+    figures = runner.grid(
+        lambda cell, seed: _one(scale, source, runner, *cell, seed),
+        cells,
+        scale.runs(scale.grid_seeds),
     )
     slo: dict[tuple[str, bool, int], Estimate] = {}
-    for policy in known_orderings(POLICIES):
-        for preempts in (True, False):
-            label = policy if preempts else f"{policy} without"
-            for nodes in NODES:
-                wrap = None if preempts else RunToCompletion
-                figures = [
-                    _one(scale, source, runner, policy, nodes, seed, label, wrap)
-                    for seed in scale.runs(scale.grid_seeds)
-                ]
-                row = _row(label, nodes, figures)
-                slo[policy, preempts, nodes] = row["slo"]
-                experiment.rows.append(row)
+    for (policy, preempts, nodes), of_cell in figures.items():
+        row = _row(policy if preempts else f"{policy} without", nodes, of_cell)
+        slo[policy, preempts, nodes] = row["slo"]
+        experiment.rows.append(row)
     best = known_orderings(POLICIES)[0]
     experiment.headline = {
         "policy": best,
@@ -128,22 +130,22 @@ def _one(
     source: JobSource,
     runner: Runner,
     policy: str,
+    preempts: bool,
     nodes: int,
     seed: int,
-    label: str,
-    wrap: Callable[[OrderingPolicy], OrderingPolicy] | None,
 ) -> dict[str, Any]:
     spec = mixed_simulation(
         source,
-        jobs=scale.jobs,
-        warmup=scale.warmup,
+        scale,
+        ordering=policy,
         seed=seed,
         nodes=nodes,
         rate_rps=RATE_RPS,
         batch_ratio=BATCH_RATIO,
         deadline_factor=DEADLINE_FACTOR,
     )
-    return runner.run(with_policy(spec, ordering=policy), f"{label}, {nodes} nodes", wrap)
+    label = f"{policy}{'' if preempts else ' without'}, {nodes} nodes"
+    return runner.run(spec, label, None if preempts else RunToCompletion)
 
 
 def _row(label: str, nodes: int, figures: list[dict[str, Any]]) -> dict[str, Any]:

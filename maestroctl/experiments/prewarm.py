@@ -8,19 +8,16 @@ it wakes a model when its stage is there. Same jobs, same arrivals.
 from __future__ import annotations
 
 import random
-from statistics import fmean
 from typing import Any
 
-from maestroctl.domain.engine import EngineAbilities
-from maestroctl.domain.ids import JobId, ModelName
+from maestroctl.domain.ids import ModelName
 from maestroctl.domain.policy import PolicySpec
-from maestroctl.domain.stage import ServiceClass
-from maestroctl.experiments.harness import Experiment, Runner, Scale, estimate
-from maestroctl.experiments.setup import GB, make_fleet, qwen3_profile
-from maestroctl.sim.jobs import Call, JobPlan, agent_calls, agent_workflow
-from maestroctl.sim.network import NetworkSpec
+from maestroctl.experiments.harness import Experiment, Plot, Runner, Scale, estimate
+from maestroctl.experiments.setup import GB, qwen3_profile
+from maestroctl.experiments.shared_cards import RESTART, agent_job, make_cards, mean_latency_s
+from maestroctl.sim.jobs import Call, JobPlan
 from maestroctl.sim.workload import JobSource
-from maestroctl.sim.world import GPU_ABILITIES, World, WorldSpec
+from maestroctl.sim.world import GPU_ABILITIES
 
 MODELS = ("qwen3-8b", "qwen3-4b", "qwen3-1.7b")
 CALLS = 4
@@ -31,7 +28,6 @@ MEMORY_GB = (20, 32, 40)
 RATE = 0.01
 JOBS = 200
 PROMPT_TOKENS, OUTPUT_TOKENS = 600, 400
-RESTART = EngineAbilities()
 LAYOUTS = {"sleep": GPU_ABILITIES, "restart": RESTART}
 
 
@@ -41,6 +37,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
         "prewarm",
         "Start-up time hidden by workflow look-ahead",
         ("engines", "memory_gb", "waited_s", "waited_ahead_s", "hidden", "latency_s", "ahead_s"),
+        Plot("memory_gb", "engines", ("waited_s", "waited_ahead_s", "hidden")),
         parameters={
             "models": MODELS,
             "calls per job": CALLS,
@@ -49,24 +46,27 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
             "jobs": min(JOBS, scale.jobs),
         },
         paper="no figure; prewarming is part of its residency (Algorithm 1)",
-        plot=("memory_gb", "engines", ("hidden",)),
     )
     seeds = scale.runs(max(3, scale.seeds))
-    for name, abilities in LAYOUTS.items():
-        for memory_gb in MEMORY_GB:
-            plain = [_play(scale, abilities, memory_gb, "none", seed) for seed in seeds]
-            ahead = [_play(scale, abilities, memory_gb, "workflow", seed) for seed in seeds]
-            pairs = list(zip(plain, ahead, strict=True))
-            row: dict[str, Any] = {
-                "engines": name,
-                "memory_gb": memory_gb,
-                "waited_s": estimate([a for a, _ in plain]),
-                "waited_ahead_s": estimate([a for a, _ in ahead]),
-                "hidden": estimate([1 - b[0] / a[0] if a[0] else 0.0 for a, b in pairs]),
-                "latency_s": estimate([a for _, a in plain]),
-                "ahead_s": estimate([a for _, a in ahead]),
-            }
-            experiment.rows.append(row)
+    layouts = [(name, memory_gb) for name in LAYOUTS for memory_gb in MEMORY_GB]
+    found = runner.grid(
+        lambda cell, seed: _play(scale, *cell, seed),
+        [(*layout, look_ahead) for layout in layouts for look_ahead in ("none", "workflow")],
+        seeds,
+    )
+    for name, memory_gb in layouts:
+        plain, ahead = found[name, memory_gb, "none"], found[name, memory_gb, "workflow"]
+        pairs = zip(plain, ahead, strict=True)
+        row: dict[str, Any] = {
+            "engines": name,
+            "memory_gb": memory_gb,
+            "waited_s": estimate([a for a, _ in plain]),
+            "waited_ahead_s": estimate([a for a, _ in ahead]),
+            "hidden": estimate([1 - b[0] / a[0] if a[0] else 0.0 for a, b in pairs]),
+            "latency_s": estimate([a for _, a in plain]),
+            "ahead_s": estimate([a for _, a in ahead]),
+        }
+        experiment.rows.append(row)
     experiment.headline = {
         "hidden": {f"{r['engines']}, {r['memory_gb']} GB": r["hidden"] for r in experiment.rows}
     }
@@ -78,22 +78,24 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
 
 
 def _play(
-    scale: Scale, abilities: EngineAbilities, memory_gb: int, look_ahead: str, seed: int
+    scale: Scale, layout: str, memory_gb: int, look_ahead: str, seed: int
 ) -> tuple[float, float]:
     """(seconds waited for engines per job, mean latency)."""
     profiles = [qwen3_profile(name, length=4096, kv_bytes=2 * GB) for name in MODELS]
-    policy = PolicySpec(look_ahead=look_ahead)
-    fleet = make_fleet(profiles, 1, policy, memory_bytes=memory_gb * GB)
+    world = make_cards(
+        profiles,
+        memory_bytes=memory_gb * GB,
+        policy=PolicySpec(look_ahead=look_ahead),
+        abilities=LAYOUTS[layout],
+    )
     costs = {p.model: p for p in profiles}
-    world = World(WorldSpec(fleet, costs, NetworkSpec(snapshot_every_s=None), abilities))
     result = world.run(_make_jobs(min(JOBS, scale.jobs), seed))
     waited = 0.0
     for row in result.stages:
         if row.first_byte_at is not None and row.dispatched_at is not None:
             prefill_s = costs[ModelName(row.model)].iteration.cp_s * PROMPT_TOKENS
             waited += max(0.0, row.first_byte_at - row.dispatched_at - prefill_s)
-    latencies = [(job.finished_at or result.end_s) - job.submitted_at for job in result.jobs]
-    return waited / len(result.jobs), fmean(latencies)
+    return waited / len(result.jobs), mean_latency_s(result)
 
 
 def _make_jobs(num: int, seed: int) -> list[JobPlan]:
@@ -108,13 +110,5 @@ def _make_jobs(num: int, seed: int) -> list[JobPlan]:
             calls.append(Call("agent", (ModelName(MODELS[model]),), PROMPT_TOKENS, tokens))
             step = 1 if rng.random() < FOLLOWS else 2
             model = (model + step) % len(MODELS)
-        jobs.append(
-            JobPlan(
-                JobId(f"p{number:04d}"),
-                agent_workflow("turns"),
-                ServiceClass.INTERACTIVE,
-                at_s,
-                agent_calls(calls),
-            )
-        )
+        jobs.append(agent_job(f"p{number:04d}", at_s, calls))
     return jobs

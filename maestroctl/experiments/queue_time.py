@@ -12,13 +12,13 @@ from typing import Any
 
 from maestroctl.experiments.harness import (
     Experiment,
+    Plot,
     Runner,
     Scale,
     estimate,
     known_orderings,
-    with_policy,
 )
-from maestroctl.experiments.setup import MEASURED, mixed_simulation
+from maestroctl.experiments.setup import MEASURED, TRUTH, mixed_simulation
 from maestroctl.sim.config import SimulationSpec
 from maestroctl.sim.prediction import PredictionError
 from maestroctl.sim.workload import JobSource
@@ -28,6 +28,7 @@ NODES = 1
 BATCH_RATIO = 0.5
 LOADS = (0.9, 1.1, 1.3)
 """Arrival rate as a part of what the node serves when it is never idle."""
+ERRORS = {"none": TRUTH, "measured": MEASURED}
 
 
 def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
@@ -38,6 +39,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
         "queue_time",
         "Queue time of workflows on one model (Chimera Fig. 3)",
         ("policy", "error", "load", "queue_s_per_job", "mean_latency_s", "less_than_fcfs"),
+        Plot("load", "policy", ("queue_s_per_job", "mean_latency_s")),
         parameters={
             "nodes": NODES,
             "batch ratio": BATCH_RATIO,
@@ -46,36 +48,28 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
             "capacity, jobs/s": capacity,
         },
         paper="SJF 26-48 % less queue time than FCFS; STJF a further 15-34 % less than SJF",
-        plot=("load", "policy", ("queue_s_per_job", "mean_latency_s")),
     )
-    errors = {
-        "none": PredictionError(),
-        "measured": MEASURED,
-    }
     queue: dict[tuple[str, str, float], float] = {}
-    for label, error in errors.items():
-        for load in LOADS:
-            for policy in policies:
-                figures = runner.over_seeds(
-                    lambda seed: _spec(scale, source, policy, load * capacity, error, seed),  # noqa: B023
-                    scale.runs(scale.seeds),
-                    f"{policy} load {load} error {label}",
-                )
-                waits = estimate([f["all"]["queue_s_per_job"] for f in figures])
-                queue[policy, label, load] = waits.mean
-                before = queue.get(("fcfs", label, load))
-                experiment.rows.append(
-                    {
-                        "policy": policy if label == "none" else f"{policy} ({label})",
-                        "error": label,
-                        "load": load,
-                        "queue_s_per_job": waits,
-                        "mean_latency_s": estimate(
-                            [f["all"]["latency_s"]["mean"] for f in figures]
-                        ),
-                        "less_than_fcfs": 1 - waits.mean / before if before else None,
-                    }
-                )
+    cells = [(label, load, policy) for label in ERRORS for load in LOADS for policy in policies]
+    found = runner.run_grid(
+        lambda cell, seed: _spec(scale, source, cell[2], cell[1] * capacity, ERRORS[cell[0]], seed),
+        cells,
+        scale.runs(scale.seeds),
+    )
+    for (label, load, policy), figures in found.items():
+        waits = estimate([f["all"]["queue_s_per_job"] for f in figures])
+        queue[policy, label, load] = waits.mean
+        before = queue.get(("fcfs", label, load))
+        experiment.rows.append(
+            {
+                "policy": policy if label == "none" else f"{policy} ({label})",
+                "error": label,
+                "load": load,
+                "queue_s_per_job": waits,
+                "mean_latency_s": estimate([f["all"]["latency_s"]["mean"] for f in figures]),
+                "less_than_fcfs": 1 - waits.mean / before if before else None,
+            }
+        )
     experiment.headline = _headline(queue)
     return experiment
 
@@ -85,7 +79,7 @@ def serving_rate(scale: Scale, source: JobSource, runner: Runner) -> float:
 
     Taken from the first half of the tokens, since at the end only long jobs are left, alone.
     """
-    spec = _spec(scale, source, "fcfs", 1000.0, PredictionError(), 0)
+    spec = _spec(scale, source, "fcfs", 1000.0, TRUTH, 0)
     spec = replace(spec, workload=replace(spec.workload, warmup=0))
     figures = runner.run(spec, "capacity")
     return float(scale.jobs / 2 / (figures["half_output_s"] - spec.workload.start_s))
@@ -94,17 +88,17 @@ def serving_rate(scale: Scale, source: JobSource, runner: Runner) -> float:
 def _spec(
     scale: Scale, source: JobSource, policy: str, rate: float, error: PredictionError, seed: int
 ) -> SimulationSpec:
-    spec = mixed_simulation(
+    return mixed_simulation(
         source,
-        jobs=scale.jobs,
-        warmup=scale.warmup,
+        scale,
+        ordering=policy,
         seed=seed,
         nodes=NODES,
         rate_rps=rate,
         batch_ratio=BATCH_RATIO,
         deadline_factor=None,
+        error=error,
     )
-    return replace(with_policy(spec, ordering=policy), error=error)
 
 
 def _headline(queue: dict[tuple[str, str, float], float]) -> dict[str, Any]:

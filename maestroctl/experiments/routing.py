@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from maestroctl.domain.ids import ModelName, NodeName
-from maestroctl.domain.stage import ServiceClass
+from maestroctl.domain.ids import NodeName
 from maestroctl.experiments.harness import (
     Experiment,
+    Plot,
     Runner,
     Scale,
     estimate,
@@ -20,10 +20,11 @@ from maestroctl.experiments.harness import (
     with_policy,
 )
 from maestroctl.experiments.setup import LENGTH_RHO, make_fleet, qwen3_profile
+from maestroctl.experiments.shared_cards import popular
 from maestroctl.sim.config import SimulationSpec
 from maestroctl.sim.network import NetworkSpec
 from maestroctl.sim.prediction import PredictionError
-from maestroctl.sim.workload import ArrivalSpec, ClassSpec, JobSource, WorkloadSpec
+from maestroctl.sim.workload import ArrivalSpec, JobSource, WorkloadSpec
 from maestroctl.sim.world import WorldSpec
 
 POLICIES = (
@@ -46,6 +47,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
         "routing",
         "Queueing delay by routing policy (Maestro Table VIII)",
         ("policy", "delay_s", "delay_p95_s", "latency_s", "starts", "wakes", "less_than_nearest"),
+        Plot("policy", None, ("delay_s", "delay_p95_s")),
         parameters={
             "nodes": NODES,
             "rtt, s": RTTS_S,
@@ -58,12 +60,12 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
         paper="bin packing: -58.3 % queueing delay; affinity improves further",
     )
     delays: dict[str, tuple[float, ...]] = {}
-    for policy in known_routings(POLICIES):
-        figures = runner.over_seeds(
-            lambda seed: with_policy(_spec(scale, source, seed), routing=policy),  # noqa: B023
-            scale.runs(scale.seeds),
-            policy,
-        )
+    found = runner.run_grid(
+        lambda policy, seed: with_policy(_spec(scale, source, seed), routing=policy),
+        known_routings(POLICIES),
+        scale.runs(scale.seeds),
+    )
+    for policy, figures in found.items():
         delay = estimate([f["all"]["ttft_s"]["mean"] for f in figures])
         delays[policy] = delay.values
         experiment.rows.append(
@@ -105,12 +107,10 @@ def _count(figures: list[dict[str, Any]], kind: str) -> float:
 
 def _spec(scale: Scale, source: JobSource, seed: int) -> SimulationSpec:
     profiles = [qwen3_profile(name, length=8192) for name in MODELS]
-    classes = tuple(
-        ClassSpec(ServiceClass.INTERACTIVE, share, models=(ModelName(name),))
-        for name, share in zip(MODELS, SHARES, strict=True)
-    )
     arrivals = ArrivalSpec("bursty", RATE_RPS, CV)
-    workload = WorkloadSpec(scale.jobs, classes, arrivals, scale.warmup, seed, start_s=10.0)
+    workload = WorkloadSpec(
+        scale.jobs, popular(MODELS, SHARES), arrivals, scale.warmup, seed, start_s=10.0
+    )
     fleet = make_fleet(profiles, NODES)
     rtts = {NodeName(f"n{number}"): rtt for number, rtt in enumerate(RTTS_S, start=1)}
     world = WorldSpec(

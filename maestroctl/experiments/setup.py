@@ -7,7 +7,6 @@ Devices are A100 cards of 40 GB; costs are those of the profiles that come with 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from maestroctl.config.profile import load_profile
 from maestroctl.config.shipped import shipped_dir
@@ -19,6 +18,7 @@ from maestroctl.domain.profile import ProfileRecord
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.domain.units import MIB
 from maestroctl.estimate.profile_from_geometry import size_profile
+from maestroctl.experiments.harness import Scale
 from maestroctl.sim.config import SimulationSpec
 from maestroctl.sim.network import NetworkSpec
 from maestroctl.sim.prediction import PredictionError
@@ -69,6 +69,8 @@ LENGTH_RHO = 0.5
 """Log error where an experiment asks for one; `MEASURED` is the default."""
 MEASURED = PredictionError("measured")
 """What our policies are told: as wrong as our predictors were in cross-validation."""
+TRUTH = PredictionError("none")
+"""What oracles are told."""
 
 
 def qwen3_profile(
@@ -110,67 +112,36 @@ def make_fleet(
     )
 
 
-def mixed_workload(
-    source: JobSource,
-    *,
-    jobs: int,
-    warmup: int,
-    seed: int,
-    rate_rps: float,
-    batch_ratio: float,
-    deadline_factor: float | None,
-) -> WorkloadSpec:
-    """Interactive and batch jobs; a job's deadline is a factor on its own time on an idle fleet."""
-    known = source.apps
-    classes = (
-        ClassSpec(
-            ServiceClass.INTERACTIVE,
-            1.0 - batch_ratio,
-            tuple(app for app in INTERACTIVE_APPS if app in known),
-            deadline_factor,
-        ),
-        ClassSpec(
-            ServiceClass.BATCH,
-            batch_ratio,
-            tuple(app for app in BATCH_APPS if app in known),
-            deadline_factor,
-        ),
-    )
-    arrivals = ArrivalSpec("poisson", rate_rps)
-    return WorkloadSpec(jobs, classes, arrivals, warmup, seed, start_s=120.0)
-
-
 def mixed_simulation(
     source: JobSource,
+    scale: Scale,
     *,
-    jobs: int,
-    warmup: int,
+    ordering: str,
     seed: int,
     nodes: int,
     rate_rps: float,
     batch_ratio: float,
     deadline_factor: float | None,
-    policy: PolicySpec | None = None,
+    error: PredictionError = MEASURED,
 ) -> SimulationSpec:
-    """One model, alike nodes, predictions as wrong as they were measured to be."""
-    profile = qwen3_profile(MODEL, kv_bytes=KV_BYTES)
-    workload = mixed_workload(
-        source,
-        jobs=jobs,
-        warmup=warmup,
-        seed=seed,
-        rate_rps=rate_rps,
-        batch_ratio=batch_ratio,
-        deadline_factor=deadline_factor,
+    """Interactive and batch jobs on one model and alike nodes.
+
+    Args:
+        deadline_factor: a job's deadline is this times its own time on an idle fleet.
+        error: of predictions; as wrong as they were measured to be.
+    """
+    known = source.apps
+    classes = tuple(
+        ClassSpec(service_class, share, tuple(app for app in apps if app in known), deadline_factor)
+        for service_class, share, apps in (
+            (ServiceClass.INTERACTIVE, 1.0 - batch_ratio, INTERACTIVE_APPS),
+            (ServiceClass.BATCH, batch_ratio, BATCH_APPS),
+        )
     )
-    network = NetworkSpec(snapshot_every_s=5.0)
-    world = WorldSpec(make_fleet([profile], nodes, policy), {profile.model: profile}, network)
-    return SimulationSpec(world, workload, MEASURED, source)
-
-
-TRUTH = PredictionError("none")
-
-
-def with_truth(spec: SimulationSpec, ordering: str) -> SimulationSpec:
-    """Oracle policies are told the truth, the others what a predictor would say."""
-    return replace(spec, error=TRUTH) if ordering.startswith("oracle") else spec
+    arrivals = ArrivalSpec("poisson", rate_rps)
+    workload = WorkloadSpec(scale.jobs, classes, arrivals, scale.warmup, seed, start_s=120.0)
+    profile = qwen3_profile(MODEL, kv_bytes=KV_BYTES)
+    policy = PolicySpec(ordering=ordering, max_wait_s=UNBOUNDED_S)
+    fleet = make_fleet([profile], nodes, policy)
+    world = WorldSpec(fleet, {profile.model: profile}, NetworkSpec(snapshot_every_s=5.0))
+    return SimulationSpec(world, workload, error, source)

@@ -15,14 +15,14 @@ from typing import Any
 from maestroctl.experiments.harness import (
     Estimate,
     Experiment,
+    Plot,
     Runner,
     Scale,
     estimate,
     known_orderings,
     paired,
-    with_policy,
 )
-from maestroctl.experiments.setup import mixed_simulation, with_truth
+from maestroctl.experiments.setup import MEASURED, TRUTH, mixed_simulation
 from maestroctl.sim.config import SimulationSpec
 from maestroctl.sim.workload import JobSource
 
@@ -61,6 +61,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
         "slo_sweep",
         "SLO attainment over load and batch ratio (Maestro Fig. 7)",
         ("policy", "rate", "batch", "slo", "slo_interactive", "latency_s", "interactive_queue_s"),
+        Plot("rate", "policy", ("slo", "latency_s", "interactive_queue_s"), facet="batch"),
         parameters={
             "nodes": chosen.nodes,
             "deadline_factor": chosen.factor,
@@ -71,7 +72,6 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
         },
         paper="at rate 2.0, batch 0.8: EDF 50.0 %, Maestro 73.6 % (+23.6 pp), FCFS under 10 %;"
         " interactive queueing delay -84.8 %",
-        plot=("rate", "policy", ("slo", "latency_s", "interactive_queue_s")),
     )
     cells = [
         (policy, rate, ratio)
@@ -181,40 +181,33 @@ def _spec(
     ratio: float,
     seed: int,
 ) -> SimulationSpec:
-    spec = mixed_simulation(
+    return mixed_simulation(
         source,
-        jobs=scale.jobs,
-        warmup=scale.warmup,
+        scale,
+        ordering=policy,
         seed=seed,
         nodes=setup.nodes,
         rate_rps=rate,
         batch_ratio=ratio,
         deadline_factor=setup.factor,
+        error=TRUTH if policy in ORACLES else MEASURED,
     )
-    return with_truth(with_policy(spec, ordering=policy), policy)
 
 
 def _run_cells(
-    scale: Scale,
-    source: JobSource,
-    runner: Runner,
-    setup: SetUp,
-    cells: Sequence[Cell],
+    scale: Scale, source: JobSource, runner: Runner, setup: SetUp, cells: Sequence[Cell]
 ) -> dict[Cell, list[dict[str, Any]]]:
     """Figures of every cell, one per seed."""
-    keys = [
-        (cell, seed)
-        for cell in cells
-        for seed in scale.runs(scale.seeds if cell[1:] == STRESS else scale.grid_seeds)
-    ]
-    tasks = [
-        (_spec(scale, source, setup, *cell, seed), f"{cell[0]} rate {cell[1]} batch {cell[2]}")
-        for cell, seed in keys
-    ]
-    found: dict[Cell, list[dict[str, Any]]] = {cell: [] for cell in cells}
-    for (cell, _), figures in zip(keys, runner.run_all(tasks), strict=True):
-        found[cell].append(figures)
-    return found
+
+    def make(cell: Cell, seed: int) -> SimulationSpec:
+        return _spec(scale, source, setup, *cell, seed)
+
+    stress = [cell for cell in cells if cell[1:] == STRESS]
+    others = [cell for cell in cells if cell[1:] != STRESS]
+    return {
+        **runner.run_grid(make, stress, scale.runs(scale.seeds)),
+        **runner.run_grid(make, others, scale.runs(scale.grid_seeds)),
+    }
 
 
 def _row(policy: str, rate: float, ratio: float, figures: list[dict[str, Any]]) -> dict[str, Any]:

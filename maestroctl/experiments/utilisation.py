@@ -7,19 +7,16 @@ booked (weights, contexts, peaks, KV limits), sampled every few seconds.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from maestroctl.domain.ids import ModelName
 from maestroctl.domain.snapshot import NodeSnapshot
-from maestroctl.domain.stage import ServiceClass
-from maestroctl.experiments.harness import Experiment, Runner, Scale, estimate
-from maestroctl.experiments.setup import GB, make_fleet, qwen3_profile
-from maestroctl.sim.network import NetworkSpec
+from maestroctl.experiments.harness import Experiment, Plot, Runner, Scale, estimate
+from maestroctl.experiments.setup import GB, qwen3_profile
+from maestroctl.experiments.shared_cards import make_cards, make_exclusive, popular
 from maestroctl.sim.report import summarize
-from maestroctl.sim.workload import ArrivalSpec, ClassSpec, JobSource, WorkloadSpec, make_plans
-from maestroctl.sim.world import World, WorldSpec
+from maestroctl.sim.workload import ArrivalSpec, JobSource, WorkloadSpec, make_plans
+from maestroctl.sim.world import World
 from maestroctl.telemetry.metrics import mean_reserved_bytes, reserved_bytes
 
 MODELS = ("qwen3-8b", "qwen3-4b", "qwen3-1.7b", "qwen3-0.6b")
@@ -32,7 +29,7 @@ JOBS = 300
 """At most; the rates are low, so the time that is simulated is long."""
 
 
-def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa: ARG001
+def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
     """Both ways at every rate."""
     experiment = Experiment(
         "utilisation",
@@ -41,6 +38,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
             *("layout", "rate", "cards", "busy_per_card", "reserved_gb_per_card"),
             *("peak_gb_per_card", "latency_s", "latency_p95_s"),
         ),
+        Plot("rate", "layout", ("busy_per_card", "reserved_gb_per_card", "latency_s")),
         parameters={
             "models": MODELS,
             "popularity": SHARES,
@@ -48,15 +46,16 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
             "jobs": min(JOBS, scale.jobs),
         },
         paper="utilisation is highly intermittent under low load; exclusive cards waste capacity",
-        plot=("rate", "layout", ("busy_per_card", "latency_s")),
     )
-    for rate in RATES:
-        for layout in ("exclusive", "colocated"):
-            rows = [_one(scale, source, layout, rate, s) for s in scale.runs(scale.grid_seeds)]
-            row: dict[str, Any] = {"layout": layout, "rate": rate, "cards": rows[0]["cards"]}
-            for name in experiment.columns[3:]:
-                row[name] = estimate([r[name] for r in rows])
-            experiment.rows.append(row)
+    cells = [(layout, rate) for rate in RATES for layout in ("exclusive", "colocated")]
+    found = runner.grid(
+        lambda cell, seed: _one(scale, source, *cell, seed), cells, scale.runs(scale.grid_seeds)
+    )
+    for (layout, rate), rows in found.items():
+        row: dict[str, Any] = {"layout": layout, "rate": rate, "cards": rows[0]["cards"]}
+        for name in experiment.columns[3:]:
+            row[name] = estimate([r[name] for r in rows])
+        experiment.rows.append(row)
     busy = {(r["layout"], r["rate"]): r["busy_per_card"].mean for r in experiment.rows}
     latency = {(r["layout"], r["rate"]): r["latency_s"].mean for r in experiment.rows}
     experiment.headline = {
@@ -71,23 +70,14 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
 
 def _one(scale: Scale, source: JobSource, layout: str, rate: float, seed: int) -> dict[str, Any]:
     profiles = [qwen3_profile(name, length=8192, kv_bytes=KV_BYTES) for name in MODELS]
-    exclusive = layout == "exclusive"
-    fleet = make_fleet(profiles, len(MODELS) if exclusive else 1)
-    if exclusive:
-        nodes = zip(fleet.nodes.items(), profiles, strict=True)
-        fleet = replace(
-            fleet, nodes={name: replace(node, models=(p.model,)) for (name, node), p in nodes}
-        )
-    costs = {p.model: p for p in profiles}
-    world = World(WorldSpec(fleet, costs, NetworkSpec(snapshot_every_s=None)))
-    classes = tuple(
-        ClassSpec(ServiceClass.INTERACTIVE, share, models=(ModelName(name),))
-        for name, share in zip(MODELS, SHARES, strict=True)
+    world = make_exclusive(profiles) if layout == "exclusive" else make_cards(profiles)
+    workload = WorkloadSpec(
+        min(JOBS, scale.jobs),
+        popular(MODELS, SHARES),
+        ArrivalSpec("bursty", rate, CV),
+        seed=seed,
     )
-    arrivals = ArrivalSpec("bursty", rate, CV)
-    plans = make_plans(
-        WorkloadSpec(min(JOBS, scale.jobs), classes, arrivals, seed=seed), source, costs
-    )
+    plans = make_plans(workload, source, {p.model: p for p in profiles})
     samples: dict[str, list[NodeSnapshot]] = {name: [] for name in world.nodes}
     busy: dict[str, list[bool]] = {name: [] for name in world.nodes}
     _sample(world, samples, busy)

@@ -1,4 +1,4 @@
-"""`simulate` and `experiments`: what they print and write."""
+"""`simulate`: what it prints and writes."""
 
 from __future__ import annotations
 
@@ -54,11 +54,3 @@ def test_an_unknown_policy_is_a_mistake_of_the_caller(file: Path) -> None:
     result = CliRunner().invoke(app, ["simulate", str(file), "--ordering", "fcsf"])
     assert isinstance(result.exception, ConfigError)
     assert result.exception.hint == "did you mean 'fcfs'?"
-
-
-def test_an_experiment_writes_json_and_markdown(tmp_path: Path) -> None:
-    command = ["experiments", "run", "overcommit", "--quick", "--out", str(tmp_path), "--json"]
-    document = json.loads(CliRunner().invoke(app, command).stdout)
-    assert document["headline"]["overcommit"] == pytest.approx(3.05, abs=0.01)
-    assert (tmp_path / "overcommit.md").is_file()
-    assert (tmp_path / "overcommit.json").is_file()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
 from maestroctl.errors import ConfigError
-from maestroctl.experiments import overcommit, slo_sweep
+from maestroctl.experiments import frontier, overcommit, slo_sweep
 from maestroctl.experiments.catalogue import EXPERIMENTS, run_experiment
-from maestroctl.experiments.harness import Runner, Scale, estimate, paired, with_policy
-from maestroctl.experiments.output import document, markdown, write
+from maestroctl.experiments.harness import Plot, Runner, Scale, estimate, paired, with_policy
+from maestroctl.experiments.output import document, headline_lines, markdown, write
 from maestroctl.experiments.setup import mixed_simulation
 from maestroctl.sim.workload import JobSource, make_plans
 
@@ -50,8 +51,8 @@ def test_a_larger_batch_ratio_leaves_the_other_jobs_as_they_were() -> None:
 
 def _spec(ratio: float) -> slo_sweep.SimulationSpec:
     return mixed_simulation(
-        JobSource(), jobs=100, warmup=0, seed=1, nodes=2, rate_rps=1.0, batch_ratio=ratio,
-        deadline_factor=4.0,
+        JobSource(), Scale(100, 0), ordering="fcfs", seed=1, nodes=2, rate_rps=1.0,
+        batch_ratio=ratio, deadline_factor=4.0,
     )  # fmt: skip
 
 
@@ -73,15 +74,55 @@ def test_an_unknown_experiment_names_the_nearest() -> None:
     assert caught.value.hint == "did you mean 'slo_sweep'?"
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "slo_sweep"])
-def test_every_experiment_writes_a_report(name: str, tmp_path: Path) -> None:
+@pytest.fixture
+def few_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the large grids; and the set-up of the sweep cannot be found on forty jobs."""
+    monkeypatch.setattr(frontier, "DEFAULT_CELLS", (("code", "qwen 7+3"),))
+    monkeypatch.setattr(frontier, "RATES", (8.0,))
+    setup = slo_sweep.SetUp(2, 5.0, 0.5, 0.1)
+    monkeypatch.setattr(slo_sweep, "calibrate", lambda *_: setup)
+    monkeypatch.setattr(slo_sweep, "RATES", (0.4, 2.0))
+    monkeypatch.setattr(slo_sweep, "RATIOS", (0.8,))
+
+
+@pytest.mark.usefixtures("few_cells")
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_writes_a_report_and_has_what_its_picture_shows(
+    name: str, tmp_path: Path
+) -> None:
     experiment = run_experiment(name, TINY, None, _quiet)
     paths = write(experiment, tmp_path)
     assert json.loads(paths[0].read_text())["headline"] == document(experiment)["headline"]
     assert paths[1].read_text() == markdown(experiment)
+    assert experiment.headline
     assert experiment.rows
     for row in experiment.rows:
         assert set(experiment.columns) <= set(row)
+    if isinstance(plot := experiment.plot, Plot):
+        shown = {plot.x, plot.series or plot.x, plot.facet or plot.x, *plot.panels}
+        assert shown <= set(experiment.columns)
+    has_matplotlib = importlib.util.find_spec("matplotlib") is not None
+    assert [path.suffix for path in paths] == [".json", ".md"] + [".png"] * has_matplotlib
+
+
+def test_a_grid_finds_the_same_on_one_process_and_on_several() -> None:
+    cells, seeds = [("a", 1), ("b", 2), ("c", 3)], range(1, 4)
+
+    def weigh(cell: tuple[str, int], seed: int) -> int:
+        return cell[1] * 10 + seed
+
+    alone, shared = (Runner(_quiet, workers).grid(weigh, cells, seeds) for workers in (1, 2))
+    assert alone == shared
+    assert alone["b", 2] == [21, 22, 23]
+
+
+def test_a_headline_is_listed_figure_by_figure() -> None:
+    headline = {"gain": 2.0, "by rate": {"1": {"ours": 3.0}, "2": None}}
+    assert headline_lines(headline) == [
+        ("gain", "2"),
+        ("by rate, 1, ours", "3"),
+        ("by rate, 2", "–"),
+    ]
 
 
 def test_the_headline_compares_ours_with_edf_and_with_the_best_oracle() -> None:

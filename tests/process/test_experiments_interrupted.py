@@ -1,0 +1,20 @@
+"""Ctrl-C during `experiments run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.cli import command, interrupt, read_until
+
+
+async def test_ctrl_c_ends_every_process_and_keeps_what_is_finished(tmp_path: Path) -> None:
+    names = ("overcommit", "preemption", "colocation")
+    options = ("--quick", "--workers", 2, "--out", tmp_path)
+    async with command("experiments", "run", *names, *options) as process:
+        await read_until(process.stderr, "wrote")
+        done = await interrupt(process)  # reads the pipes to their end: no worker holds them
+    assert done.code == 130
+    assert {path.stem for path in tmp_path.iterdir()} == {"overcommit"}
+    assert "Finished and kept: overcommit." in done.err
+    assert "experiments run preemption colocation" in done.err
+    assert "Traceback" not in done.err
