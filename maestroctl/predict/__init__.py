@@ -8,6 +8,7 @@ The path of one prediction::
         -> raw figures         model.py         p_tool, quantiles of L, Y per candidate, confidence
         -> Prediction          annotate.py      blended, calibrated, final
 
-`history`, `stage_input`, `recalibration`, `client` and `annotate` need the standard library alone,
-so a gateway without the ``predict`` extra still serves on its running profiles.
+`history`, `stage_input`, `recalibration` and what it is made of, `client` and `annotate` need the
+standard library alone, so a gateway without the ``predict`` extra still serves on what it learns
+from its own stages.
 """

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from maestroctl.domain.ids import ModelName
 from maestroctl.domain.prediction import Prediction
+from maestroctl.predict.online_regression import LengthTraits
 from maestroctl.predict.raw_prediction import RawPrediction, of_local
 from maestroctl.predict.recalibration import (
     Calibrated,
@@ -53,8 +54,9 @@ def annotate(
     Args:
         said: by expert; empty when no model answered in time.
     """
+    traits = LengthTraits.of(stage)
     told = {
-        model: state.calibrate(_key(stage, model), experts_for(model, said), stage.position)
+        model: state.calibrate(_key(stage, model), experts_for(model, said), traits)
         for model in stage.candidates
     }
     limit = float("inf") if stage.max_tokens is None else float(max(0, stage.max_tokens))
@@ -83,20 +85,17 @@ def learn(annotation: Annotation, model: str, seen: Observation, state: OnlineSt
     told = annotation.told.get(model)
     if told is None:
         return
-    stage = annotation.stage
-    state.observe(
-        _key(stage, model), experts_for(model, annotation.said), told, seen, stage.position
-    )
+    state.observe(_key(annotation.stage, model), experts_for(model, annotation.said), told, seen)
 
 
 def learn_total(
     annotation: Annotation, model: str, remaining_tokens: int, state: OnlineState
 ) -> None:
     """Teach the state what a stage's job still had to say, once the job ended."""
-    stage = annotation.stage
-    state.observe_total(
-        _key(stage, model), experts_for(model, annotation.said), remaining_tokens, stage.position
-    )
+    told = annotation.told.get(model)
+    if told is not None:
+        experts = experts_for(model, annotation.said)
+        state.observe_total(_key(annotation.stage, model), experts, told, remaining_tokens)
 
 
 def count_miss(annotation: Annotation, model: str, state: OnlineState) -> None:

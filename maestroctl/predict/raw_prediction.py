@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 LOCAL = "local"
 """Expert fitted on this fleet's own history; ``local-DIGEST`` when it comes from an artifact."""
@@ -67,7 +69,7 @@ def local_expert(digest: str) -> str:
     return f"{LOCAL}-{digest[:12]}"
 
 
-def of_local(said: Mapping[str, RawPrediction]) -> RawPrediction | None:
+def of_local(said: Mapping[str, _T]) -> _T | None:
     """What the refitted expert said, if there is one."""
     return next((raw for name, raw in said.items() if name.startswith(LOCAL)), None)
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maestroctl.predict.history import EndedStage, JobHistory
+from maestroctl.predict.online_regression import LengthTraits
 from maestroctl.predict.raw_prediction import CandidateFigures
 from maestroctl.predict.recalibration import Observation, OnlineState, StageKey
 from maestroctl.predict.running_window import RunningWindow
@@ -74,7 +75,8 @@ def test_calibrated_figures_are_always_in_order(
     for role, said, length, censored in stream:
         key = StageKey("w", role, "", "m")
         experts = {} if said is None else {"model": said}
-        told = state.calibrate(key, experts)
+        stage = StageInput(candidates=("m",), position=length % 7, prompt_tokens=length)
+        told = state.calibrate(key, experts, LengthTraits.of(stage))
         assert 0 <= told.q50 <= told.q90 < math.inf
         assert told.q50 <= told.total < math.inf
         state.observe(key, experts, told, Observation(length, censored, length))

@@ -116,7 +116,7 @@ def test_drift_shows_when_the_errors_grow() -> None:
 def test_the_state_survives_json_to_the_bit() -> None:
     state, rng = OnlineState(), random.Random(7)
     run(state, lognormal(rng, 50, 250), says(60, 100))
-    state.observe_total(KEY, says(60, 100), 900)
+    state.observe_total(KEY, says(60, 100), state.calibrate(KEY, says(60, 100)), 900)
     again = OnlineState.from_json(json.loads(json.dumps(state.to_json())))
     assert again.calibrate(KEY, says(33, 44)) == state.calibrate(KEY, says(33, 44))
     assert again.to_json() == state.to_json()
