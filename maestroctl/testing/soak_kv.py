@@ -59,7 +59,7 @@ EPISODE = 5_000
 LIFE = 1_000
 CALM = 5
 """So that engines live long enough to serve: trouble is one operation in nine."""
-ABLE = (SLEEPER, HOST_SLEEPER, STARTER, ELASTIC, ALL_ABLE)
+ABLE = (SLEEPER, HOST_SLEEPER, HOST_SLEEPER, STARTER, ELASTIC, ALL_ABLE)
 
 
 @dataclass
@@ -233,7 +233,7 @@ def draw_node(seed: int, num_models: int) -> NodeCore:
             for model in models
         },
         policy=PolicySpec(
-            group_wait_s=rng.choice([0.0, 5.0, None]),
+            group_wait_s=rng.choice([0.0, 0.0, 5.0, None]),
             drain_wait_s=rng.choice([0.0, 20.0]),
             residency=rng.choice(["lru", "value"]),
             degradation=rng.choice(["maestroctl", "maestroctl", "maestro", "lru", "abort_first"]),

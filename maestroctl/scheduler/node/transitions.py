@@ -85,17 +85,22 @@ def begin_sleep(state: NodeState, engine: EngineState, why: str) -> None:
     state.effects.append(SleepEngine(engine.engine_id, engine.generation, effect_id, tier))
 
 
-def begin_suspend(state: NodeState, engine: EngineState, why: str) -> None:
-    """Freeze the open requests of an engine and drop its weights and KV."""
-    tier = ResidencyTier.DISK
-    if engine.abilities.can_sleep_host:
-        tier = ResidencyTier.HOST
-    state.books.book(engine.engine_id, state.footprint(engine, S.SUSPENDING, tier))
+def begin_suspend(state: NodeState, engine: EngineState, why: str) -> bool:
+    """Freeze the open requests of an engine and drop its weights and KV.
+
+    False = its weights would go to host memory that is not free (any more); nothing was changed.
+    """
+    tier = ResidencyTier.HOST if engine.abilities.can_sleep_host else ResidencyTier.DISK
+    wanted = state.footprint(engine, S.SUSPENDING, tier)
+    if not state.books.fits(engine.engine_id, wanted):
+        return False
+    state.books.book(engine.engine_id, wanted)
     _begin_giving_way(engine)
     state.move(engine, S.SUSPENDING, why)
     state.stats.suspends += 1
     effect_id = state.issue(engine, EffectKind.SUSPEND, tier)
     state.effects.append(SuspendEngine(engine.engine_id, engine.generation, effect_id))
+    return True
 
 
 def begin_stop(state: NodeState, engine: EngineState, why: str) -> None:

@@ -18,7 +18,7 @@ from maestroctl.scheduler.events import StageWithdrawn
 from maestroctl.scheduler.node.claims import list_claims
 from maestroctl.scheduler.node.degradation import DegradationPlan, DegradationStep
 from maestroctl.scheduler.node.residency import GiveWayAction, VictimView
-from maestroctl.testing.builders import NodeScript, engine_of
+from maestroctl.testing.builders import HOST_SLEEPER, NodeScript, engine_of
 
 A, B = engine_of("a"), engine_of("b")
 S = EngineStatus
@@ -108,6 +108,16 @@ def test_frozen_request_that_is_withdrawn_leaves_nothing_to_resume_for():
     script.leave("2")
     assert script.status("a") is S.SUSPENDED
     assert script.status("b") is S.IDLE
+
+
+def test_engine_is_not_suspended_into_host_memory_that_is_not_free_and_serves_on():
+    options = {"abilities": HOST_SLEEPER, "host": 3 * GIB}  # its weights would take 4
+    script = NodeScript(degradation=ByHand(GiveWayAction.SUSPEND), **options).awake("a")
+    script.offer("1", "a")
+    assert script.offer("2", "b") == []
+    assert script.status("a") is S.DRAINING
+    script.do(StageWithdrawn(StageId("2")))
+    assert script.status("a") is S.ACTIVE
 
 
 def test_failed_suspension_ends_the_requests_and_stops_the_engine():
