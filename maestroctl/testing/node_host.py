@@ -57,7 +57,7 @@ from maestroctl.scheduler.node_core import NodeCore
 from maestroctl.testing.builders import ENGINE_EFFECTS, EngineEffect, make_offer
 
 READINGS = (MemoryRead, EngineAdopted, TransitionFinished)
-_SCRATCH = {"stats", "effects", "now_s", "journal"}
+_SCRATCH = {"shape", "stats", "effects", "now_s", "journal"}
 
 
 def dump(value: Any) -> Any:

@@ -143,6 +143,7 @@ class EngineState:
         arrivals: stages offered, each counted e^(-age / `ARRIVAL_MEMORY_S`), as of `arrivals_at_s`.
         makes_room_for: whose plan its transition in flight is a step of.
         failed_steps: steps of plans for this engine that failed since it last was activated.
+        shape: what it could free, remembered by `victims`.
     """
 
     engine_id: EngineId
@@ -186,6 +187,7 @@ class EngineState:
     arrivals_at_s: float = 0.0
     makes_room_for: EngineId | None = None
     failed_steps: int = 0
+    shape: object = None
     _block_tokens: int = 1
     _block_bytes: int = 0
     _max_tokens: int = 0
@@ -266,6 +268,8 @@ class EngineState:
 
     def wanted_since_s(self) -> float | None:
         """Since when somebody waits for the engine: a held stage, or a wake by hand."""
+        if not self.waiting and not self.requests:
+            return None
         times = [stage.held_since_s for stage in self.waiting.values()]
         times += [r.at_s for r in self.requests if r.action is ModelAction.WAKE]
         return min(times, default=None)

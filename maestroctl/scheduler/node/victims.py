@@ -7,7 +7,7 @@ flight, one that was activated for stages it has not served yet, one that alread
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import exp
 
 from maestroctl.domain.engine import EngineStatus, ResidencyTier
@@ -115,9 +115,67 @@ def may_sleep_once_served(engine: EngineState) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What an engine holds and could free as it is: all of a view that time does not change.
+
+    Attributes:
+        key: what it was made of; another key, another shape.
+        held_bytes: booked at rest, per device.
+        num_held_bytes: their sum.
+        stop: freed by its end; of one that is falling asleep, what will be left of it then.
+        sleeps: (tier, freed) of each tier it can sleep at, mildest first.
+        suspend: (tier, freed); None when it cannot.
+    """
+
+    key: object
+    held_bytes: Mapping[DeviceName, int]
+    num_held_bytes: int
+    stop: Mapping[DeviceName, int]
+    sleeps: tuple[tuple[ResidencyTier, Mapping[DeviceName, int]], ...]
+    suspend: tuple[ResidencyTier, Mapping[DeviceName, int]] | None
+
+
+def _shape_of(engine: EngineState) -> Shape:
+    """The engine's shape, made anew only when what it depends on has changed."""
+    tier = engine.pending.tier if engine.pending is not None else ResidencyTier.DISK
+    key = (
+        engine.status,
+        engine.tier,
+        tier,
+        engine.devices,
+        engine.kv_limit_bytes,
+        engine.reading_bytes,
+        engine.host_reading_bytes,
+    )
+    shape = engine.shape
+    if isinstance(shape, Shape) and shape.key == key:
+        return shape
+    held = _held(engine)
+    if engine.status is S.FALLING_ASLEEP:
+        stop = footprint_after(engine, S.SLEEPING, tier)
+    else:
+        stop = freed_by(engine, S.STOPPED, ResidencyTier.DISK)
+    tiers = _sleep_tiers(engine) if engine.status in _AWAKE else []
+    suspend = None
+    if engine.abilities.can_suspend:
+        deepest = ResidencyTier.HOST if engine.abilities.can_sleep_host else ResidencyTier.DISK
+        suspend = (deepest, freed_by(engine, S.SUSPENDED, deepest))
+    engine.shape = shape = Shape(
+        key=key,
+        held_bytes=held,
+        num_held_bytes=sum(held.values()),
+        stop=stop,
+        sleeps=tuple((tier, freed_by(engine, S.SLEEPING, tier)) for tier in tiers),
+        suspend=suspend,
+    )
+    return shape
+
+
 def view_victim(engine: EngineState, now_s: float) -> VictimView:
     """A frozen copy with the chain of choices the engine has."""
-    open_stages = [*engine.running.values(), *engine.waiting.values()]
+    shape = _shape_of(engine)
+    rate = engine.arrival_rate(now_s)
     return VictimView(
         engine_id=engine.engine_id,
         model=engine.model,
@@ -126,58 +184,58 @@ def view_victim(engine: EngineState, now_s: float) -> VictimView:
         busy=bool(engine.running) or engine.status is S.STARTING,
         leaving=engine.give_way is not None and engine.give_way.cause is not OrderCause.HAND,
         last_used_s=engine.last_used_s,
-        held_bytes=_held(engine),
-        interactive=any(s.service_class is ServiceClass.INTERACTIVE for s in open_stages),
-        choices=tuple(_list_choices(engine, now_s)),
-        value_per_byte=estimate_value_per_byte(engine, now_s),
+        held_bytes=shape.held_bytes,
+        interactive=any(
+            stage.service_class is ServiceClass.INTERACTIVE
+            for stages in (engine.running, engine.waiting)
+            for stage in stages.values()
+        ),
+        choices=tuple(_list_choices(engine, shape, rate, now_s)),
+        value_per_byte=estimate_value_per_byte(engine, rate, shape.num_held_bytes),
     )
 
 
-def _list_choices(engine: EngineState, now_s: float) -> list[GiveWayChoice]:
+def _list_choices(
+    engine: EngineState, shape: Shape, rate: float, now_s: float
+) -> list[GiveWayChoice]:
     profile = engine.need_profile()
-    chance = estimate_reuse_chance(engine, now_s)
+    chance = estimate_reuse_chance(engine, rate, now_s)
     # The paper's cold start - wake, for the chance that it is needed: or a model that nobody asks
     # for would be as dear as one in constant use.
     stop_cost_s = max(0.0, profile.cold_start_s - profile.wake_s) * chance
     if engine.status is S.FALLING_ASLEEP:
-        tier = engine.pending.tier if engine.pending is not None else ResidencyTier.DISK
-        rest = footprint_after(engine, S.SLEEPING, tier)
-        return [GiveWayChoice(3, GiveWayAction.STOP, rest, stop_cost_s)]
-    stop = freed_by(engine, S.STOPPED, ResidencyTier.DISK)
+        return [GiveWayChoice(3, GiveWayAction.STOP, shape.stop, stop_cost_s)]
     if engine.status is S.STARTING:
-        return [GiveWayChoice(3, GiveWayAction.KILL_START, stop, profile.cold_start_s)]
+        return [GiveWayChoice(3, GiveWayAction.KILL_START, shape.stop, profile.cold_start_s)]
     choices = []
     drain_s = engine.drain_s(now_s) if engine.running else 0.0  # whoever waits, waits for it
     if engine.status in _AWAKE:
-        for tier in _sleep_tiers(engine):
-            freed = freed_by(engine, S.SLEEPING, tier)
+        for tier, freed in shape.sleeps:
             cost_s = profile.wake_s * chance + drain_s
             choices.append(GiveWayChoice(1, GiveWayAction.SLEEP, freed, cost_s, tier))
         stop_cost_s += profile.wake_s * chance
-    choices.append(GiveWayChoice(2, GiveWayAction.STOP, stop, stop_cost_s + drain_s))
+    choices.append(GiveWayChoice(2, GiveWayAction.STOP, shape.stop, stop_cost_s + drain_s))
     if engine.running:
-        choices += _list_hard_choices(engine, now_s)
+        choices += _list_hard_choices(engine, shape, now_s)
     return choices
 
 
-def _list_hard_choices(engine: EngineState, now_s: float) -> list[GiveWayChoice]:
+def _list_hard_choices(engine: EngineState, shape: Shape, now_s: float) -> list[GiveWayChoice]:
     """Levels 4 and 5, for an engine with open stages."""
     profile = engine.need_profile()
     running = engine.running.values()
     interactive = any(stage.service_class is ServiceClass.INTERACTIVE for stage in running)
     choices = []
-    if engine.abilities.can_suspend:
-        tier = ResidencyTier.HOST if engine.abilities.can_sleep_host else ResidencyTier.DISK
+    if shape.suspend is not None:
+        tier, freed = shape.suspend
         prefill_s = sum(profile.iteration.cp_s * _tokens(engine, s.kv_bytes) for s in running)
         cost_s = profile.wake_s * len(running) + prefill_s
-        freed = freed_by(engine, S.SUSPENDED, tier)
         harm = int(interactive)
         choices.append(GiveWayChoice(4, GiveWayAction.SUSPEND, freed, cost_s, tier, harm))
     lost_s = sum(max(0.0, now_s - stage.started_s) for stage in running)
-    freed = freed_by(engine, S.STOPPED, ResidencyTier.DISK)
     harm = int(interactive) + 2 * any(stage.first_byte for stage in running)
     cost_s = profile.cold_start_s + lost_s
-    choices.append(GiveWayChoice(5, GiveWayAction.ABORT, freed, cost_s, harm=harm))
+    choices.append(GiveWayChoice(5, GiveWayAction.ABORT, shape.stop, cost_s, harm=harm))
     return choices
 
 
@@ -224,7 +282,7 @@ def footprint_after(
 
 
 def _difference(
-    before: dict[DeviceName, int], after: dict[DeviceName, int]
+    before: Mapping[DeviceName, int], after: Mapping[DeviceName, int]
 ) -> dict[DeviceName, int]:
     devices = dict.fromkeys((*before, *after))
     freed = {device: before.get(device, 0) - after.get(device, 0) for device in devices}
@@ -267,16 +325,16 @@ def is_immovable(engine: EngineState) -> bool:
     return engine.pinned or engine.is_stuck
 
 
-def estimate_reuse_chance(engine: EngineState, now_s: float) -> float:
+def estimate_reuse_chance(engine: EngineState, rate: float, now_s: float) -> float:
     """Chance that a stage for the model comes soon, from its rate of arrivals or from advice."""
-    chance = 1.0 - exp(-engine.arrival_rate(now_s) * REUSE_HORIZON_S)
+    chance = 1.0 - exp(-rate * REUSE_HORIZON_S)
     advice = engine.advice
     if advice is not None and now_s - advice.expected_s < REUSE_HORIZON_S:
         chance = max(chance, advice.probability)
     return chance
 
 
-def estimate_value_per_byte(engine: EngineState, now_s: float) -> float:
+def estimate_value_per_byte(engine: EngineState, rate: float, num_held_bytes: int) -> float:
     """What keeping the engine as it is is worth (Algorithm 1), seconds per byte held.
 
     Expected arrivals within its activation time x activation seconds / bytes.
@@ -285,5 +343,4 @@ def estimate_value_per_byte(engine: EngineState, now_s: float) -> float:
     asleep = engine.status in (S.SLEEPING, S.SUSPENDED)
     comes_back_by_wake = not asleep and engine.abilities.can_sleep
     activation_s = profile.wake_s if comes_back_by_wake else profile.cold_start_s
-    held = sum(_held(engine).values())
-    return engine.arrival_rate(now_s) * activation_s * activation_s / max(1, held)
+    return rate * activation_s * activation_s / max(1, num_held_bytes)
