@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-from maestroctl.domain.ids import DeviceName
-from maestroctl.scheduler.node.degradation import DegradationPlan, LruDegradation
-from maestroctl.scheduler.node.residency import VictimView
+from maestroctl.scheduler.node.degradation import DegradationPlan, DegradationPolicy, Item, Need
+from maestroctl.scheduler.node.lru_degradation import LruDegradation
+from maestroctl.scheduler.node.residency import GiveWayChoice, VictimView
 
 
-class HarshDegradation:
+class HarshDegradation(DegradationPolicy):
     """Leaves each engine one random rung of its chain; busy ones are never merely drained.
 
     Args:
@@ -24,27 +23,23 @@ class HarshDegradation:
         self._max_level = max_level
         self._within = LruDegradation(max_level)
 
-    def plan(
+    def offered(
         self,
-        deficit: Mapping[DeviceName, int],
-        ranked: Sequence[VictimView],
-        host_free_bytes: int,
+        view: VictimView,
         *,
-        may_drain: bool,
-        partial: bool = False,
-        max_level: int = 5,  # noqa: ARG002
-    ) -> DegradationPlan | None:
+        may_drain: bool,  # noqa: ARG002
+        max_level: int,  # noqa: ARG002
+    ) -> Sequence[GiveWayChoice]:
+        """Whatever ends the need at once."""
+        return [
+            choice
+            for choice in view.choices
+            if choice.level <= self._max_level and (choice.level >= 3 or not view.busy)
+        ]
+
+    def choose(self, need: Need, items: Sequence[Item]) -> DegradationPlan | None:
         """See `DegradationPolicy`."""
-        views = []
-        for view in ranked:
-            able = [
-                choice
-                for choice in view.choices
-                if choice.level <= self._max_level and (choice.level >= 3 or not view.busy)
-            ]
-            if able:
-                views.append(replace(view, choices=(self._rng.choice(able),)))
-        plan = self._within.plan(deficit, views, host_free_bytes, may_drain=True, partial=partial)
+        plan = self._within.choose(need, [(v, [self._rng.choice(cs)]) for v, cs in items])
         if plan is None:  # the dice were unlucky: there may be a plan all the same
-            plan = self._within.plan(deficit, ranked, host_free_bytes, may_drain=may_drain)
+            plan = self._within.choose(need, items)
         return plan

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from maestroctl.scheduler.node.degradation import DegradationPolicy, LruDegradation
+from maestroctl.scheduler.node.degradation import DegradationPolicy
+from maestroctl.scheduler.node.lru_degradation import LruDegradation
 from maestroctl.scheduler.node.minimum_impact import MinimumImpact
 from maestroctl.scheduler.node.pressure_baselines import AbortFirst, EvictAll
 

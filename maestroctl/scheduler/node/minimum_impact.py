@@ -22,23 +22,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from maestroctl.domain.engine import EngineStatus
-from maestroctl.domain.ids import HOST_DEVICE, DeviceName
+from maestroctl.domain.ids import HOST_DEVICE
 from maestroctl.scheduler.node.degradation import (
-    LEVEL_KILL_START,
     LEVEL_SUSPEND,
     DegradationPlan,
+    DegradationPolicy,
     DegradationStep,
-    LruDegradation,
+    Item,
+    Need,
     usable_choices,
 )
+from maestroctl.scheduler.node.lru_degradation import LruDegradation
 from maestroctl.scheduler.node.residency import GiveWayAction, GiveWayChoice, VictimView
 
 EXACT_ENGINES = 16
-Item = tuple[VictimView, Sequence[GiveWayChoice]]
-"""An engine and what it may be asked for on the rung in hand."""
+Rung = tuple[int, int]
 
 
-class MinimumImpact:
+class MinimumImpact(DegradationPolicy):
     """Algorithm 2.
 
     Args:
@@ -50,42 +51,10 @@ class MinimumImpact:
         self._kills_starts = kills_starts
         self._fallback = LruDegradation()
 
-    def plan(
-        self,
-        deficit: Mapping[DeviceName, int],
-        ranked: Sequence[VictimView],
-        host_free_bytes: int,
-        *,
-        may_drain: bool,
-        partial: bool = False,
-        max_level: int = LEVEL_KILL_START,
-    ) -> DegradationPlan | None:
-        """See `DegradationPolicy`."""
-        items = [
-            (view, choices)
-            for view in ranked
-            if (choices := self._offered(view, may_drain=may_drain, max_level=max_level))
-        ]
-        rungs = sorted({(c.level, c.harm) for _, choices in items for c in choices})
-        need = Need(deficit, host_free_bytes)
-        for rung in rungs:
-            allowed = _up_to(items, rung, need)
-            if not need.could_be_met(allowed):
-                continue
-            best = plan_greedily(need, allowed)
-            if len(allowed) <= EXACT_ENGINES:
-                best = _Search(need, allowed, best).run()
-            if best is not None:
-                return best
-        if not partial:
-            return None
-        return self._fallback.plan(  # as much as idle and sleeping engines give, mildest first
-            deficit, ranked, host_free_bytes, may_drain=may_drain, partial=True
-        )
-
-    def _offered(
+    def offered(
         self, view: VictimView, *, may_drain: bool, max_level: int
     ) -> Sequence[GiveWayChoice]:
+        """See `usable_choices`; level 3 as the form of the algorithm has it."""
         choices = usable_choices(view, may_drain=may_drain, max_level=max_level)
         if self._kills_starts:
             # Its context would come back by a stop once it sleeps as well: no hurry before the end.
@@ -93,55 +62,82 @@ class MinimumImpact:
             return choices if hurried else ()
         return [c for c in choices if c.action is not GiveWayAction.KILL_START]
 
+    def choose(self, need: Need, items: Sequence[Item]) -> DegradationPlan | None:
+        """See `DegradationPolicy`."""
+        for rung in _promising_rungs(need, items):
+            allowed = _up_to(items, rung, need)
+            if not _could_meet(need, allowed):
+                continue
+            best = plan_greedily(need, allowed)
+            if len(allowed) <= EXACT_ENGINES:
+                best = _Search(need, allowed, best).run()
+            if best is not None:
+                return best
+        # As much as idle and sleeping engines give, mildest first.
+        return self._fallback.choose(need, items) if need.partial else None
 
-def _up_to(items: Sequence[Item], rung: tuple[int, int], need: Need) -> list[Item]:
+
+def _promising_rungs(need: Need, items: Sequence[Item]) -> list[Rung]:
+    """Rungs from the mildest on at which all engines together could free the deficit.
+
+    One look at every choice; a rung that is left out has no plan.
+    """
+    gains: dict[Rung, list[int]] = {}
+    for _, choices in items:
+        most = [0] * len(need.devices)
+        for choice in choices:
+            gain = gains.setdefault((choice.level, choice.harm), [0] * len(most))
+            for d, device in enumerate(need.devices):
+                more = choice.freed_bytes.get(device, 0) - most[d]
+                if more > 0:
+                    gain[d] += more
+                    most[d] += more
+    supply = [0] * len(need.devices)
+    promising = []
+    for rung in sorted(gains):
+        supply = [have + more for have, more in zip(supply, gains[rung], strict=True)]
+        if all(have >= missing for have, missing in zip(supply, need.missing, strict=True)):
+            promising.append(rung)
+    return promising
+
+
+def _up_to(items: Sequence[Item], rung: Rung, need: Need) -> list[Item]:
     """What may be asked for without going beyond `rung`, as far as it is of any use."""
     allowed: list[Item] = []
     for view, choices in items:
-        useful = [c for c in choices if (c.level, c.harm) <= rung and need.is_useful(c)]
-        kept = [c for c in useful if not any(_dominates(o, c) for o in useful if o is not c)]
-        if kept:
-            allowed.append((view, kept))
+        useful = [c for c in choices if (c.level, c.harm) <= rung and _is_useful(need, c)]
+        if len(useful) > 1:
+            useful = [c for c in useful if not any(_dominates(o, c) for o in useful if o is not c)]
+        if useful:
+            allowed.append((view, useful))
     return allowed
+
+
+def _is_useful(need: Need, choice: GiveWayChoice) -> bool:
+    """It frees something that is missing, or host memory that another one could take."""
+    freed = choice.freed_bytes
+    return any(freed.get(device, 0) > 0 for device in (*need.devices, HOST_DEVICE))
 
 
 def _dominates(one: GiveWayChoice, other: GiveWayChoice) -> bool:
     """`one` costs no more and frees no less anywhere, and is better in something."""
-    devices = {*one.freed_bytes, *other.freed_bytes}
-    more = [one.freed_bytes.get(d, 0) - other.freed_bytes.get(d, 0) for d in devices]
-    if one.cost_s > other.cost_s or any(gain < 0 for gain in more):
+    if one.cost_s > other.cost_s:
         return False
-    return one.cost_s < other.cost_s or any(gain > 0 for gain in more)
+    better = one.cost_s < other.cost_s
+    for device in (*one.freed_bytes, *other.freed_bytes):
+        gain = one.freed_bytes.get(device, 0) - other.freed_bytes.get(device, 0)
+        if gain < 0:
+            return False
+        better = better or gain > 0
+    return better
 
 
-class Need:
-    """The deficit vector and the free host memory."""
-
-    def __init__(self, deficit: Mapping[DeviceName, int], host_free_bytes: int) -> None:
-        self.devices = tuple(deficit)
-        self.missing = tuple(deficit.values())
-        self.host_free = host_free_bytes
-
-    def is_useful(self, choice: GiveWayChoice) -> bool:
-        """It frees something that is missing, or host memory that another one could take."""
-        freed = choice.freed_bytes
-        return any(freed.get(device, 0) > 0 for device in (*self.devices, HOST_DEVICE))
-
-    def could_be_met(self, items: Sequence[Item]) -> bool:
-        """Would it do if everybody freed what it can? Necessary, not sufficient."""
-        return all(
-            sum(max(c.freed_bytes.get(device, 0) for c in choices) for _, choices in items)
-            >= missing
-            for device, missing in zip(self.devices, self.missing, strict=True)
-        )
-
-    def is_met(self, choices: Sequence[GiveWayChoice]) -> bool:
-        """Do these together free the deficit within the host's memory?"""
-        for device, missing in zip(self.devices, self.missing, strict=True):
-            if sum(c.freed_bytes.get(device, 0) for c in choices) < missing:
-                return False
-        host = [c.freed_bytes.get(HOST_DEVICE, 0) for c in choices]
-        return self.host_free + sum(host) >= 0 or min(host, default=0) >= 0
+def _could_meet(need: Need, items: Sequence[Item]) -> bool:
+    """Would it do if everybody freed what it can? Necessary, not sufficient."""
+    return all(
+        sum(max(c.freed_bytes.get(device, 0) for c in choices) for _, choices in items) >= missing
+        for device, missing in zip(need.devices, need.missing, strict=True)
+    )
 
 
 def plan_greedily(need: Need, items: Sequence[Item]) -> DegradationPlan | None:

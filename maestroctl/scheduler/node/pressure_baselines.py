@@ -2,68 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from maestroctl.domain.ids import DeviceName, EngineId
 from maestroctl.scheduler.node.degradation import (
-    LEVEL_ABORT,
-    LEVEL_KILL_START,
     DegradationPlan,
+    DegradationPolicy,
     DegradationStep,
+    Item,
+    Need,
     usable_choices,
 )
-from maestroctl.scheduler.node.minimum_impact import Need
 from maestroctl.scheduler.node.residency import GiveWayAction, GiveWayChoice, VictimView
 
 
-class EvictAll:
+class EvictAll(DegradationPolicy):
     """Baseline: everybody who may be stopped is stopped, idle or not, whatever is missing."""
 
-    def plan(
-        self,
-        deficit: Mapping[DeviceName, int],
-        ranked: Sequence[VictimView],
-        host_free_bytes: int,
-        *,
-        may_drain: bool,
-        partial: bool = False,
-        max_level: int = LEVEL_KILL_START,
-    ) -> DegradationPlan | None:
+    def offered(
+        self, view: VictimView, *, may_drain: bool, max_level: int
+    ) -> Sequence[GiveWayChoice]:
+        """The strongest choice that is not a sleep."""
+        choices = usable_choices(view, may_drain=may_drain, max_level=max_level)
+        return [c for c in choices if c.action is not GiveWayAction.SLEEP][-1:]
+
+    def choose(self, need: Need, items: Sequence[Item]) -> DegradationPlan | None:
         """See `DegradationPolicy`."""
-        picks: dict[EngineId, GiveWayChoice] = {}
-        for view in ranked:
-            choices = usable_choices(view, may_drain=may_drain, max_level=max_level)
-            strongest = [c for c in choices if c.action is not GiveWayAction.SLEEP]
-            if strongest and any(strongest[-1].freed_bytes.get(d, 0) > 0 for d in deficit):
-                picks[view.engine_id] = strongest[-1]
-        enough = Need(deficit, host_free_bytes).is_met(list(picks.values()))
-        if not picks or not (enough or partial):
+        picks = [(view, choice) for view, (choice,) in items if frees_some(need, choice)]
+        if not picks or not (need.partial or need.is_met([choice for _, choice in picks])):
             return None
-        return DegradationPlan(tuple(DegradationStep(*pick) for pick in picks.items()))
+        return DegradationPlan(tuple(DegradationStep(view.engine_id, c) for view, c in picks))
 
 
-class AbortFirst:
+class AbortFirst(DegradationPolicy):
     """Baseline: the least recently used engine is stopped at once, its requests aborted."""
 
-    def plan(
+    def offered(
         self,
-        deficit: Mapping[DeviceName, int],
-        ranked: Sequence[VictimView],
-        host_free_bytes: int,
+        view: VictimView,
         *,
         may_drain: bool,  # noqa: ARG002
-        partial: bool = False,
-        max_level: int = LEVEL_ABORT,  # noqa: ARG002
-    ) -> DegradationPlan | None:
+        max_level: int,  # noqa: ARG002
+    ) -> Sequence[GiveWayChoice]:
+        """The strongest choice, however patient the need may be."""
+        return view.choices[-1:]
+
+    def choose(self, need: Need, items: Sequence[Item]) -> DegradationPlan | None:
         """See `DegradationPolicy`."""
-        need = Need(deficit, host_free_bytes)
         steps: list[DegradationStep] = []
-        for view in sorted(ranked, key=lambda view: (view.last_used_s, view.engine_id)):
+        for view, (choice,) in sorted(items, key=lambda i: (i[0].last_used_s, i[0].engine_id)):
             if need.is_met([step.choice for step in steps]):
                 break
-            last = view.choices[-1:]
-            if last and any(last[0].freed_bytes.get(d, 0) > 0 for d in deficit):
-                steps.append(DegradationStep(view.engine_id, last[0]))
-        if not need.is_met([step.choice for step in steps]) and not partial:
+            if frees_some(need, choice):
+                steps.append(DegradationStep(view.engine_id, choice))
+        if not need.partial and not need.is_met([step.choice for step in steps]):
             return None
         return DegradationPlan(tuple(steps))
+
+
+def frees_some(need: Need, choice: GiveWayChoice) -> bool:
+    """Does it free anything of what is missing?"""
+    return any(choice.freed_bytes.get(device, 0) > 0 for device in need.devices)

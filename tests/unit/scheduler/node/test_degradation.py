@@ -6,7 +6,8 @@ import random
 import pytest
 
 from maestroctl.domain.engine import EngineStatus, ResidencyTier
-from maestroctl.scheduler.node.degradation import DegradationPlan, LruDegradation
+from maestroctl.scheduler.node.degradation import DegradationPlan
+from maestroctl.scheduler.node.lru_degradation import LruDegradation
 from maestroctl.scheduler.node.residency import (
     GiveWayAction,
     GiveWayChoice,
