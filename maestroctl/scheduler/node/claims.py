@@ -15,7 +15,7 @@ takes time in which nothing is served, so the wait is in proportion to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from maestroctl.domain.engine import EngineStatus
@@ -24,7 +24,8 @@ from maestroctl.scheduler.node.engine_state import Advice, EngineState
 from maestroctl.scheduler.node.state import NodeState
 
 S = EngineStatus
-_AT_REST = (S.STOPPED, S.SLEEPING, S.SUSPENDED)
+AT_REST = (S.STOPPED, S.SLEEPING, S.SUSPENDED)
+"""From here an engine can be brought to life."""
 PREWARM_LEAD = 2.0
 """Activation times ahead of the expected stage: one to activate, one for victims to fall asleep
 and for the prediction to be late."""
@@ -68,9 +69,9 @@ class Claim:
         return {4: 1, 5: 0} if self.interactive else {4: 0}
 
 
-def list_claims(state: NodeState) -> list[Claim]:
-    """All claims, first to be served first."""
-    claims = [claim for engine in state.engines.values() if (claim := _claim_of(state, engine))]
+def list_claims(state: NodeState, engines: Iterable[EngineState]) -> list[Claim]:
+    """The claims of these engines, first to be served first."""
+    claims = [claim for engine in engines if (claim := _claim_of(state, engine))]
     return sorted(
         claims,
         key=lambda claim: (
@@ -90,7 +91,7 @@ def _claim_of(state: NodeState, engine: EngineState) -> Claim | None:
         if since_s is None or state.is_open(engine) or not engine.waiting:
             return None
         return Claim(engine, since_s, since_s + wait_s, admits_only=True)
-    if engine.status not in _AT_REST or engine.give_way_is_final():
+    if engine.status not in AT_REST or engine.give_way_is_final():
         return None
     if engine.status is S.STOPPED and engine.not_before_s > state.now_s:
         return None

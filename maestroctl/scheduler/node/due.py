@@ -25,11 +25,10 @@ def run_due(state: NodeState) -> None:
             continue
         elif engine.status is S.FAILED:
             _cool_down(state, engine)
-        elif engine.status is S.SLEEPING:
-            watch_advice(state, engine)
-        elif engine.status is S.STOPPED:
-            watch_advice(state, engine)
-            if engine.not_before_s > state.now_s:
+        elif engine.status in (S.SLEEPING, S.STOPPED):
+            if engine.advice is not None:
+                watch_advice(state, engine, engine.advice)
+            if engine.status is S.STOPPED and engine.not_before_s > state.now_s:
                 state.want_timer("backoff", engine, engine.not_before_s)
         elif engine.status is S.SUSPENDED:
             deadline_s = engine.since_s + state.policy.resume_deadline_s

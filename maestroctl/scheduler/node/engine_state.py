@@ -19,6 +19,8 @@ from maestroctl.scheduler.node.residency import GiveWayAction
 
 ARRIVAL_MEMORY_S = 300.0
 """Stages offered this long ago count 1/e (assumed: some minutes of a user's session)."""
+FORGOTTEN_S = 10 * ARRIVAL_MEMORY_S
+"""Nothing offered for so long: a stage counted less than e^-10 and counts nothing from now on."""
 
 
 class StagePlace(StrEnum):
@@ -223,6 +225,8 @@ class EngineState:
     def arrival_rate(self, now_s: float) -> float:
         """Stages per second lately; falls while none comes."""
         age_s = max(0.0, now_s - self.arrivals_at_s)
+        if age_s > FORGOTTEN_S:
+            return 0.0
         return self.arrivals * exp(-age_s / ARRIVAL_MEMORY_S) / ARRIVAL_MEMORY_S
 
     def drain_s(self, now_s: float) -> float:
@@ -247,6 +251,19 @@ class EngineState:
     def num_stages(self) -> int:
         """Stages held and forwarded."""
         return len(self.running) + len(self.waiting)
+
+    @property
+    def is_of_interest(self) -> bool:
+        """Somebody wants it, is in it, or it is on its way: reconciliation has to look at it."""
+        return bool(
+            self.waiting
+            or self.running
+            or self.requests
+            or self.pending is not None
+            or self.give_way is not None
+            or self.advice is not None
+            or self.status is EngineStatus.STOPPING
+        )
 
     @property
     def is_stuck(self) -> bool:

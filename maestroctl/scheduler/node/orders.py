@@ -6,6 +6,8 @@ was not; an order by hand is carried out whatever others need.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from maestroctl.domain.engine import EngineStatus
 from maestroctl.domain.ids import HOST_DEVICE, EngineId
 from maestroctl.domain.outcome import Outcome
@@ -29,9 +31,9 @@ S = EngineStatus
 _AWAKE = (S.IDLE, S.ACTIVE, S.DRAINING)
 
 
-def doubt_orders(state: NodeState) -> None:
+def doubt_orders(engines: Iterable[EngineState]) -> None:
     """Begin of a pass: orders of claims and budgets have to be confirmed again."""
-    for engine in state.engines.values():
+    for engine in engines:
         if engine.give_way is not None and engine.give_way.cause is not OrderCause.HAND:
             engine.give_way.confirmed = False
 
@@ -124,9 +126,9 @@ def run_order(state: NodeState, engine: EngineState) -> None:
     settle_requests(state, engine)
 
 
-def call_off_unconfirmed(state: NodeState) -> None:
+def call_off_unconfirmed(state: NodeState, engines: Iterable[EngineState]) -> None:
     """End of a pass: orders that nobody needs any more."""
-    for engine in state.engines.values():
+    for engine in engines:
         order = engine.give_way
         if order is not None and not order.confirmed:
             engine.give_way = None

@@ -29,11 +29,8 @@ def heed_advice(state: NodeState, engine: EngineState, advice: Advice) -> None:
     state.dirty = True
 
 
-def watch_advice(state: NodeState, engine: EngineState) -> None:
+def watch_advice(state: NodeState, engine: EngineState, advice: Advice) -> None:
     """Drop advice that did not come true; have a timer out for the time to begin."""
-    advice = engine.advice
-    if advice is None or engine.status not in _MAY_BE_WARMED:
-        return
     begin_s = begin_prewarm_s(engine, advice)
     forget_s = forget_advice_s(engine, advice)
     if state.now_s >= forget_s:

@@ -32,7 +32,7 @@ from maestroctl.domain.messages import ModelAction
 from maestroctl.domain.outcome import Outcome
 from maestroctl.domain.units import format_bytes
 from maestroctl.scheduler.effects import SetTimer
-from maestroctl.scheduler.node.claims import Claim, list_claims
+from maestroctl.scheduler.node.claims import AT_REST, Claim, list_claims
 from maestroctl.scheduler.node.degradation import (
     LEVEL_ABORT,
     LEVEL_KILL_START,
@@ -126,23 +126,26 @@ class _Pass:
     def run(self) -> None:
         """Steps 2 to 5."""
         state = self._state
-        doubt_orders(state)
-        self._room.count_coming()
-        for engine in state.engines.values():
+        concerned = [engine for engine in state.engines.values() if engine.is_of_interest]
+        doubt_orders(concerned)
+        self._room.count_coming(concerned)
+        for engine in concerned:
             forward_waiters(state, engine)  # an overrun that closed the engine may be over
             if engine.give_way_is_final():
                 run_order(state, engine)
         self._relieve_overrun()
-        claims = list_claims(state)
+        claims = list_claims(state, concerned)
         for position, claim in enumerate(claims):
             self._later = tuple(later.engine.engine_id for later in claims[position + 1 :])
             if claim.admits_only:
                 self._serve_admission(claim)
+            elif claim.engine.status not in AT_REST:
+                continue  # stopped for an earlier claim: its own is made anew when it is gone
             elif claim.prewarms:
                 self._prewarm(claim)
             else:
                 self._serve(claim)
-        call_off_unconfirmed(state)
+        call_off_unconfirmed(state, concerned)
         self._drop_group_timers()
         state.contended = bool(state.books.overrun) or any(
             engine.give_way is not None

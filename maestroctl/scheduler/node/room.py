@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from maestroctl.domain.ids import HOST_DEVICE, DeviceName
 from maestroctl.scheduler.node.engine_state import EngineState
@@ -24,9 +24,9 @@ class Room:
         self.promised: dict[DeviceName, int] = dict.fromkeys(state.books.budgets, 0)
         self.coming: dict[DeviceName, int] = dict.fromkeys(state.books.budgets, 0)
 
-    def count_coming(self) -> None:
+    def count_coming(self, engines: Iterable[EngineState]) -> None:
         """Add what is under way already."""
-        for engine in self._state.engines.values():
+        for engine in engines:
             self.add_coming(coming_from(self._state, engine))
 
     def shortage(

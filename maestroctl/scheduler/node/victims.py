@@ -115,7 +115,7 @@ def may_sleep_once_served(engine: EngineState) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Shape:
     """What an engine holds and could free as it is: all of a view that time does not change.
 
@@ -126,6 +126,7 @@ class Shape:
         stop: freed by its end; of one that is falling asleep, what will be left of it then.
         sleeps: (tier, freed) of each tier it can sleep at, mildest first.
         suspend: (tier, freed); None when it cannot.
+        at_rest: its view while nobody asks for it.
     """
 
     key: object
@@ -134,6 +135,7 @@ class Shape:
     stop: Mapping[DeviceName, int]
     sleeps: tuple[tuple[ResidencyTier, Mapping[DeviceName, int]], ...]
     suspend: tuple[ResidencyTier, Mapping[DeviceName, int]] | None
+    at_rest: VictimView | None = None
 
 
 def _shape_of(engine: EngineState) -> Shape:
@@ -147,6 +149,7 @@ def _shape_of(engine: EngineState) -> Shape:
         engine.kv_limit_bytes,
         engine.reading_bytes,
         engine.host_reading_bytes,
+        engine.last_used_s,
     )
     shape = engine.shape
     if isinstance(shape, Shape) and shape.key == key:
@@ -173,9 +176,20 @@ def _shape_of(engine: EngineState) -> Shape:
 
 
 def view_victim(engine: EngineState, now_s: float) -> VictimView:
-    """A frozen copy with the chain of choices the engine has."""
+    """A frozen copy with the chain of choices the engine has.
+
+    One that nobody has asked for lately looks the same at any time and is not copied again.
+    """
     shape = _shape_of(engine)
     rate = engine.arrival_rate(now_s)
+    if rate or engine.is_of_interest:
+        return _make_view(engine, shape, rate, now_s)
+    if shape.at_rest is None:
+        shape.at_rest = _make_view(engine, shape, rate, now_s)
+    return shape.at_rest
+
+
+def _make_view(engine: EngineState, shape: Shape, rate: float, now_s: float) -> VictimView:
     return VictimView(
         engine_id=engine.engine_id,
         model=engine.model,

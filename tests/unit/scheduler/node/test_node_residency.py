@@ -4,6 +4,7 @@ import pytest
 
 from maestroctl.domain.engine import EngineStatus, ResidencyTier
 from maestroctl.domain.ids import HOST_DEVICE, ModelName, StageId, TimerId
+from maestroctl.domain.messages import ModelAction
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.units import GIB
 from maestroctl.scheduler.effects import (
@@ -340,3 +341,26 @@ def test_unless_told_a_model_goes_on_for_nine_times_the_switch(wake_s, sleep_s, 
     script = NodeScript(policy=PolicySpec(), profiles={"b": times}).awake("a")
     script.offer("1", "a")
     assert script.offer("2", "b") == [SetTimer(TimerId("group:b@n"), pytest.approx(wait_s))]
+
+
+def test_engine_stopped_for_an_earlier_claim_is_started_elsewhere_once_it_is_gone():
+    """Both claims are of one pass; the later one's engine is under way when its turn comes."""
+    script = NodeScript(
+        models=("a", "b", "c"),
+        devices={"cuda:0": 10 * GIB, "cuda:1": 8 * GIB},
+        profiles={"b": {"weights_bytes": 6 * GIB}},  # 10 GiB at least: cuda:0, all of it
+    )
+    for model in ("a", "c"):  # both on cuda:0, which has more free memory
+        script.awake(model)
+        if model == "a":
+            script.ask(1, ModelAction.SLEEP, "a")
+            script.finish("a")
+    script.offer("1", "c")
+    script.offer("2", "b")
+    script.wait(1.0)
+    script.offer("3", "a")  # as long as nobody is made to drain, it is no victim
+    assert StopEngine(A, 1, 4) in script.fire(f"group:{B}")
+    script.leave("1")
+    while script.open:
+        script.finish(script.open[0].engine_id.split("@")[0])
+    assert script.status("b") is script.status("a") is EngineStatus.ACTIVE

@@ -93,7 +93,7 @@ def test_past_its_deadline_the_suspended_engine_precedes_every_claim_and_drains_
     script.core._state.degradation.action = None  # nobody gives way
     script.offer("3", "c")
     script.fire(f"resume:{A}")
-    claims = list_claims(script.core._state)
+    claims = list_claims(script.core._state, script.core._state.engines.values())
     assert [claim.engine.model for claim in claims] == ["a", "c"]
     script.core._state.degradation.action = GiveWayAction.SLEEP
     script.leave("2")  # b is free to go: for a, although c has waited too
