@@ -1,17 +1,22 @@
 """How much of the time that engines take to come up is hidden by workflow look-ahead.
 
 Jobs of four calls to three models that take turns on one card; which model is next is likely, not
-certain (`FOLLOWS`). With look-ahead the node is told at each dispatch what is likely next; without,
-it wakes a model when its stage is there. Same jobs, same arrivals.
+certain (`FOLLOWS`). Without look-ahead a node wakes a model when its stage is there. With it the
+node is told at each dispatch what comes next: what usually did, where the job is an agent
+(`learned`), or what the file says, where each call is a step with its model (`declared`). The
+calls and their arrivals are the same.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
-from maestroctl.domain.ids import ModelName
+from maestroctl.domain.ids import JobId, ModelName
 from maestroctl.domain.policy import PolicySpec
+from maestroctl.domain.stage import ServiceClass
+from maestroctl.domain.workflow import StepSpec, WorkflowSpec
 from maestroctl.experiments.harness import Experiment, Plot, Runner, Scale, estimate
 from maestroctl.experiments.setup import GB, qwen3_profile
 from maestroctl.experiments.shared_cards import RESTART, agent_job, make_cards, mean_latency_s
@@ -23,8 +28,9 @@ MODELS = ("qwen3-8b", "qwen3-4b", "qwen3-1.7b")
 CALLS = 4
 FOLLOWS = 0.8
 """Chance that a call goes to the usual next model; else to another one."""
-MEMORY_GB = (20, 32, 40)
-"""Of the card: one model at a time, any two of the three, nearly all."""
+MEMORY_GB = (20, 32)
+"""Of the card: one model at a time, any two of the three. With 40 nearly all fit and none waits."""
+LOOK_AHEAD = ("none", "learned", "declared")
 RATE = 0.01
 JOBS = 200
 PROMPT_TOKENS, OUTPUT_TOKENS = 600, 400
@@ -32,12 +38,12 @@ LAYOUTS = {"sleep": GPU_ABILITIES, "restart": RESTART}
 
 
 def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa: ARG001
-    """With and without, for engines that sleep and for engines that are stopped."""
+    """Every way for engines that sleep and for engines that are stopped."""
     experiment = Experiment(
         "prewarm",
         "Start-up time hidden by workflow look-ahead",
-        ("engines", "memory_gb", "waited_s", "waited_ahead_s", "hidden", "latency_s", "ahead_s"),
-        Plot("memory_gb", "engines", ("waited_s", "waited_ahead_s", "hidden")),
+        ("engines", "memory_gb", "look_ahead", "waited_s", "hidden", "latency_s"),
+        Plot("memory_gb", "look_ahead", ("waited_s", "hidden"), facet="engines"),
         parameters={
             "models": MODELS,
             "calls per job": CALLS,
@@ -47,28 +53,28 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
         },
         paper="no figure; prewarming is part of its residency (Algorithm 1)",
     )
-    seeds = scale.runs(max(3, scale.seeds))
-    layouts = [(name, memory_gb) for name in LAYOUTS for memory_gb in MEMORY_GB]
     found = runner.grid(
         lambda cell, seed: _play(scale, *cell, seed),
-        [(*layout, look_ahead) for layout in layouts for look_ahead in ("none", "workflow")],
-        seeds,
+        [(name, memory, ahead) for name in LAYOUTS for memory in MEMORY_GB for ahead in LOOK_AHEAD],
+        scale.runs(max(3, scale.seeds)),
     )
-    for name, memory_gb in layouts:
-        plain, ahead = found[name, memory_gb, "none"], found[name, memory_gb, "workflow"]
-        pairs = zip(plain, ahead, strict=True)
+    for (name, memory_gb, ahead), figures in found.items():
+        pairs = zip(figures, found[name, memory_gb, "none"], strict=True)
         row: dict[str, Any] = {
             "engines": name,
             "memory_gb": memory_gb,
-            "waited_s": estimate([a for a, _ in plain]),
-            "waited_ahead_s": estimate([a for a, _ in ahead]),
-            "hidden": estimate([1 - b[0] / a[0] if a[0] else 0.0 for a, b in pairs]),
-            "latency_s": estimate([a for _, a in plain]),
-            "ahead_s": estimate([a for _, a in ahead]),
+            "look_ahead": ahead,
+            "waited_s": estimate([waited_s for waited_s, _ in figures]),
+            "hidden": estimate([1 - a[0] / b[0] if b[0] else 0.0 for a, b in pairs]),
+            "latency_s": estimate([latency_s for _, latency_s in figures]),
         }
         experiment.rows.append(row)
     experiment.headline = {
-        "hidden": {f"{r['engines']}, {r['memory_gb']} GB": r["hidden"] for r in experiment.rows}
+        "hidden": {
+            f"{r['engines']}, {r['memory_gb']} GB, {r['look_ahead']}": r["hidden"]
+            for r in experiment.rows
+            if r["look_ahead"] != "none"
+        }
     }
     experiment.notes.append(
         "Waited: seconds per job between the dispatch of a stage and its first token, less what"
@@ -85,11 +91,12 @@ def _play(
     world = make_cards(
         profiles,
         memory_bytes=memory_gb * GB,
-        policy=PolicySpec(look_ahead=look_ahead),
+        policy=PolicySpec(look_ahead="none" if look_ahead == "none" else "workflow"),
         abilities=LAYOUTS[layout],
     )
     costs = {p.model: p for p in profiles}
-    result = world.run(_make_jobs(min(JOBS, scale.jobs), seed))
+    make_job = _declared_job if look_ahead == "declared" else agent_job
+    result = world.run([make_job(*job) for job in _draw_jobs(min(JOBS, scale.jobs), seed)])
     waited = 0.0
     for row in result.stages:
         if row.first_byte_at is not None and row.dispatched_at is not None:
@@ -98,7 +105,8 @@ def _play(
     return waited / len(result.jobs), mean_latency_s(result)
 
 
-def _make_jobs(num: int, seed: int) -> list[JobPlan]:
+def _draw_jobs(num: int, seed: int) -> list[tuple[str, float, list[Call]]]:
+    """Name, arrival and calls of each job."""
     rng = random.Random(f"prewarm/{seed}")
     jobs, at_s = [], 0.0
     for number in range(num):
@@ -110,5 +118,20 @@ def _make_jobs(num: int, seed: int) -> list[JobPlan]:
             calls.append(Call("agent", (ModelName(MODELS[model]),), PROMPT_TOKENS, tokens))
             step = 1 if rng.random() < FOLLOWS else 2
             model = (model + step) % len(MODELS)
-        jobs.append(agent_job(f"p{number:04d}", at_s, calls))
+        jobs.append((f"p{number:04d}", at_s, calls))
     return jobs
+
+
+def _declared_job(name: str, arrival_s: float, calls: Sequence[Call]) -> JobPlan:
+    """The same calls as steps of a workflow, each with its model."""
+    steps: dict[str, StepSpec] = {}
+    for number, call in enumerate(calls, start=1):
+        step = f"s{number}"
+        steps[step] = StepSpec(step, "", call.role, models=call.models, after=tuple(steps)[-1:])
+    return JobPlan(
+        JobId(name),
+        WorkflowSpec("declared", steps),
+        ServiceClass.INTERACTIVE,
+        arrival_s,
+        {(step, 1, 0): [call] for step, call in zip(steps, calls, strict=True)},
+    )

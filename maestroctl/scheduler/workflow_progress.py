@@ -209,6 +209,25 @@ class WorkflowProgress:
         """(step, status, visit, items left) in the order of the file."""
         return tuple((name, run.status, run.visit, run.left) for name, run in self._runs.items())
 
+    def certain_followers(self, step: str) -> tuple[StepSpec, ...]:
+        """Steps that run as soon as the stage of `step` in hand ends, where the file says so.
+
+        Nothing of a step that may call tools or go back, or that has other items to run: what its
+        stage leads to is then decided by what it says.
+        """
+        spec, run = self._spec.steps[step], self._runs[step]
+        if spec.tools or spec.repeat is not None or run.left != 1:
+            return ()
+        return tuple(
+            self._spec.steps[name]
+            for name in self._graph.followers[step]
+            if self._spec.steps[name].for_each is None
+            and all(
+                other == step or self._runs[other].status is StepStatus.DONE
+                for other in self._graph.waits[name]
+            )
+        )
+
     def begin(self) -> list[StepEffect]:
         """Make ready what waits for nothing."""
         out: list[StepEffect] = []

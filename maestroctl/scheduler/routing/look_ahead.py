@@ -54,9 +54,11 @@ class NoLookAhead:
 
 
 class WorkflowLookAhead:
-    """Models that followed the same state of the same workflow before.
+    """The models that the workflow declares next, else those that followed the same state before.
 
-    Theory of operation. A job's stages are at states (workflow, step, role, earlier calls of the
+    Theory of operation. Where the file says which step comes next and which one model serves it,
+    that is certain and needs no experience (`WorkflowProgress.certain_followers`). Else it is
+    learned: a job's stages are at states (workflow, step, role, earlier calls of the
     role), as in the rolling execution profile (Eq 8). At every dispatch the step from the job's
     former state to this stage's model is counted; the chance that a model follows a state is its
     count over the visits of the state, so jobs that end there count against it. The stage is
@@ -88,7 +90,7 @@ class WorkflowLookAhead:
             self._last.popitem(last=False)
         followers = self._visit(here)
         advice = []
-        for model, chance in followers.chances():
+        for model, chance in _declared(stage, fleet) or followers.chances():
             if chance < LEAST_CHANCE or model == place.model:
                 continue
             node = _choose_node(fleet, model, place.node.name)
@@ -137,6 +139,16 @@ class _Followers:
         """Models and their chances, most likely first, at most two."""
         ranked = sorted(self._counts.items(), key=lambda pair: (-pair[1], pair[0]))
         return [(name, min(1.0, count / max(1.0, self.visits))) for name, count in ranked[:2]]
+
+
+def _declared(stage: StageState, fleet: FleetState) -> list[tuple[ModelName, float]]:
+    """Models of the steps that follow for certain; a step that leaves a choice names none."""
+    progress = stage.job.progress
+    if progress is None or stage.stage.external:
+        return []
+    named = [step.models for step in progress.certain_followers(stage.stage.step)]
+    models = dict.fromkeys(ModelName(names[0]) for names in named if len(names) == 1)
+    return [(model, 1.0) for model in models if fleet.places(model)]
 
 
 def _estimate_service_s(stage: StageState, place: Place) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from maestroctl.domain.ids import JobId
 from maestroctl.domain.workflow import WorkflowSpec
@@ -244,3 +246,64 @@ def test_an_item_that_does_not_run_cannot_finish(result: StepResult) -> None:
     progress.prepared("work", 1, 2)
     with pytest.raises(InvariantViolation):
         progress.finished(result)
+
+
+# --- what is certain to come next ---------------------------------------------------------------
+
+
+def certain(progress: WorkflowProgress, step: str) -> list[str]:
+    return [spec.name for spec in progress.certain_followers(step)]
+
+
+def test_what_waits_for_nothing_else_follows_for_certain() -> None:
+    progress = walk(
+        make_workflow(
+            make_step("a"), make_step("b"), make_step("c", ["a"]), make_step("join", ["a", "b"])
+        )
+    )
+    progress.prepared("a", 1, 1)
+    progress.prepared("b", 1, 1)
+    assert certain(progress, "a") == ["c"]
+    assert certain(progress, "b") == []
+    progress.finished(StepResult(StepRef("a", 1), 1))
+    assert certain(progress, "b") == ["join"]
+
+
+def test_after_a_step_that_may_go_back_or_has_other_items_nothing_is_certain() -> None:
+    progress = walk(LOOP)
+    progress.prepared("plan", 1, 2)
+    assert certain(progress, "plan") == []
+    progress.finished(StepResult(StepRef("plan", 1, 0), 2))
+    assert certain(progress, "plan") == ["code"]
+    progress.finished(StepResult(StepRef("plan", 1, 1), 2))
+    progress.prepared("code", 1, 1)
+    assert certain(progress, "code") == ["review"], "docs waits for the end of the loop"
+    progress.finished(StepResult(StepRef("code", 1), 1))
+    progress.prepared("review", 1, 1)
+    assert certain(progress, "review") == []
+
+
+@given(data=st.data())
+def test_what_is_certain_is_what_becomes_ready(data: st.DataObject) -> None:
+    names = [f"s{n}" for n in range(6)]
+    steps = [
+        make_step(name, data.draw(st.lists(st.sampled_from(names[:n]), unique=True, max_size=3)))
+        if n
+        else make_step(name)
+        for n, name in enumerate(names)
+    ]
+    progress = walk(make_workflow(*steps))
+    ready = [step.name for step in steps if not step.after]
+    for step in ready:
+        progress.prepared(step, 1, 1)
+    while ready:
+        step = ready.pop(data.draw(st.integers(0, len(ready) - 1)))
+        said = certain(progress, step)
+        effects = progress.finished(StepResult(StepRef(step, 1), 1))
+        assert effects is not None
+        follow = [effect.step for effect in effects if isinstance(effect, PrepareStep)]
+        assert said == follow
+        for follower in follow:
+            progress.prepared(follower, 1, 1)
+        ready += follow
+    assert progress.is_finished

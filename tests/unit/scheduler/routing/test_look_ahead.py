@@ -1,10 +1,13 @@
-"""Advice learnt from what followed the same state of the same workflow."""
+"""Advice by what the workflow declares next, else by what followed the same state before."""
 
 from types import SimpleNamespace
 
 import pytest
 
+from maestroctl.domain.ids import JobId
+from maestroctl.domain.workflow import StepSpec, WorkflowSpec
 from maestroctl.scheduler.routing.look_ahead import LEAST_CHANCE, WorkflowLookAhead
+from maestroctl.scheduler.workflow_progress import WorkflowProgress
 
 PROFILE = SimpleNamespace(
     decode_s=0.1, iteration=SimpleNamespace(c0_s=0.0, c1_s=0.1, c2_s=0.0, cp_s=0.0)
@@ -37,16 +40,22 @@ def no_prefill(monkeypatch):
     monkeypatch.setattr(name, lambda _profile, _tokens: 0.0)
 
 
-def make_stage(job: str, step: str, place, tokens: float = 100.0):
+def make_stage(job: str, step: str, place, tokens: float = 100.0, progress=None):
     stage = SimpleNamespace(
         job_id=job,
         workflow="w",
         step=step,
         role="r",
         invocation_index=0,
+        external=progress is None,
         prompt_tokens=SimpleNamespace(full=10),
     )
-    return SimpleNamespace(stage=stage, place=place, prediction=SimpleNamespace(output_q50=tokens))
+    return SimpleNamespace(
+        stage=stage,
+        place=place,
+        prediction=SimpleNamespace(output_q50=tokens),
+        job=SimpleNamespace(progress=progress),
+    )
 
 
 WARM_A = make_place("n1", "a", readiness=1.0)
@@ -94,3 +103,50 @@ def test_the_node_that_has_it_ready_soonest_is_chosen_and_the_one_in_use_on_a_ti
     far.ready_in_s = 5.0
     (advice,) = look_ahead.advise(make_stage("y", "plan", WARM_A), Fleet(WARM_A, near, far), 60.0)
     assert advice.node == "n1"
+
+
+def declared(*models: str, **first) -> WorkflowProgress:
+    """A job that is at `plan`; `write` comes next, on one of the models."""
+    plan = StepSpec("plan", "", **first)
+    write = StepSpec("write", "", models=models, after=("plan",))
+    progress = WorkflowProgress(JobId("j"), WorkflowSpec("w", {"plan": plan, "write": write}))
+    progress.begin()
+    progress.prepared("plan", 1, 1)
+    return progress
+
+
+def test_a_declared_model_needs_no_experience():
+    stage = make_stage("j", "plan", WARM_A, progress=declared("b"))
+    (advice,) = WorkflowLookAhead().advise(stage, Fleet(WARM_A, COLD_B), 0.0)
+    assert (advice.model, advice.probability) == ("b", 1.0)
+    assert advice.expected_at_s == pytest.approx(10.0)
+
+
+def test_what_is_declared_counts_more_than_what_was_seen():
+    look_ahead, cold_c = WorkflowLookAhead(), make_place("n1", "c")
+    fleet = Fleet(WARM_A, COLD_B, cold_c)
+    play(look_ahead, fleet, "before", 0.0, gap_s=3.0)
+    stage = make_stage("j", "plan", WARM_A, progress=declared("c"))
+    (advice,) = look_ahead.advise(stage, fleet, 100.0)
+    assert advice.model == "c"
+    assert advice.expected_at_s == pytest.approx(113.0), "the usual gap counts all the same"
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        declared("b", "c"),
+        declared("alias"),
+        declared(),
+        declared("b", tools=("search",)),
+    ],
+    ids=["a choice", "no model of the fleet", "auto", "tools may be called first"],
+)
+def test_where_the_file_leaves_it_open_it_is_learned(progress):
+    look_ahead, fleet = WorkflowLookAhead(), Fleet(WARM_A, COLD_B)
+    stage = make_stage("j", "plan", WARM_A, progress=progress)
+    assert look_ahead.advise(stage, fleet, 0.0) == []
+    look_ahead = WorkflowLookAhead()
+    play(look_ahead, fleet, "before", 0.0, gap_s=0.0)
+    (advice,) = look_ahead.advise(stage, fleet, 50.0)
+    assert advice.model == "b"
