@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from maestroctl.cli import fleet_source
-from maestroctl.config import fleet_tables, workflow_tables
+from maestroctl.config.file_kind import FileKind, kind_of
 from maestroctl.config.source import parse_toml, read_text
 from maestroctl.config.workflow import load_workflow
 from maestroctl.domain.fleet import FleetSpec
 from maestroctl.errors import ConfigError, ConfigErrors
-
-
-class FileKind(StrEnum):
-    """What a file describes."""
-
-    FLEET = "fleet"
-    WORKFLOW = "workflow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +74,16 @@ def check_files(files: Iterable[Path], fleet_file: Path | None = None) -> list[C
 
 
 def recognise(document: dict[str, Any], file: str) -> FileKind:
-    """Which kind of file the tables of a document make it.
+    """Whether a document is a fleet file or a workflow.
 
     Raises:
-        ConfigError: it has none of the tables of either.
+        ConfigError: it is neither.
     """
-    own = {
-        FileKind.FLEET: set(fleet_tables.TOP_LEVEL) & document.keys(),
-        FileKind.WORKFLOW: set(workflow_tables.TOP_LEVEL) & document.keys(),
-    }
-    kind = max(own, key=lambda name: len(own[name]))
-    if not own[kind]:
+    kind = kind_of(document)
+    if kind not in (FileKind.FLEET, FileKind.WORKFLOW):
+        found = f"it is a {kind} file" if kind else "it is neither a fleet file nor a workflow"
         raise ConfigError(
-            "it is neither a fleet file nor a workflow",
+            found,
             file=file,
             hint="a fleet file has [[model]], a workflow has [workflow] and [[step]]",
         )

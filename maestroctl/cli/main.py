@@ -6,6 +6,7 @@ tables) is imported by the command that runs, so that ``--help`` and completion 
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Annotated
 
@@ -99,6 +100,22 @@ app.command("train", rich_help_panel=_STUDY)(train.train)
 app.command("evaluate", rich_help_panel=_STUDY)(evaluate.evaluate)
 app.command("simulate", rich_help_panel=_STUDY)(simulate.simulate)
 app.add_typer(experiments.app, name="experiments", rich_help_panel=_STUDY)
+
+
+def _unwrap_help(group: typer.Typer) -> None:
+    """Paragraphs of help texts on one line each, so that they fold where the terminal ends.
+
+    Typer keeps the line breaks of a docstring, which are those of the source.
+    """
+    for command in group.registered_commands:
+        text = inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            _unwrap_help(inner.typer_instance)
+
+
+_unwrap_help(app)
 
 
 def run() -> None:

@@ -36,9 +36,7 @@ async def fetch_models(fleet_file: Path | None) -> list[dict[str, Any]]:
                 progress=show,
             )
         size = format_bytes(prepared.geometry.weights_bytes)
-        terminal.err.print(
-            f"{model.name}: {model.source} is ready in {prepared.folder} ({size})", markup=False
-        )
+        terminal.err.print(f"{model.name}: {model.source} is ready in {prepared.folder} ({size})")
         fetched.append(
             {
                 "model": model.name,

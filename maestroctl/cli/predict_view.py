@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
+from maestroctl.cli.render import table
+
+_SHOWN = 8
+"""Rows of a list on the terminal."""
+
 
 def evaluation_table(report: Mapping[str, Any]) -> Table:
     """Pooled figures first, then one row per application."""
-    table = Table(title=f"{report['stages']} stages of {report['jobs']} jobs")
-    table.add_column("application", overflow="fold")
-    for name in ("MAE", "R²", "R² log", "tool loss", "τ total", "q90 cover"):
-        table.add_column(name, justify="right")
+    names = ("MAE", "R²", "R² log", "tool loss", "τ total", "q90 cover")
+    title = f"{report['stages']} stages of {report['jobs']} jobs"
+    made = table("APPLICATION", *((name, "right") for name in names), title=title)
     for app, figures in {"all": report, **report["per_app"]}.items():
         length = figures["length"]
-        table.add_row(
+        made.add_row(
             app,
             *(_number(length[key]) for key in ("mae", "r2", "r2_log")),
             _number(figures["tool_intent"]["log_loss"]),
             _number(figures["total"]["kendall_tau"]),
             _number(figures["coverage"]["q90"]),
         )
-    return table
+    return made
 
 
 def prediction_tables(said: Mapping[str, Any]) -> tuple[Table, Table]:
     """What is predicted per candidate, and the columns that moved the median."""
     final = said["final"]
-    per_model = Table(
-        title=f"Output {final['q50']:.0f} tokens (90 % under {final['q90']:.0f}),"
+    figures = ("Q50", "Q90", "TOTAL", "CONFIDENCE")
+    title = (
+        f"Output {final['q50']:.0f} tokens (90 % under {final['q90']:.0f}),"
         f" tool call {final['p_tool']:.0%}"
     )
-    per_model.add_column("model", overflow="fold")
-    for name in ("q50", "q90", "total", "confidence"):
-        per_model.add_column(name, justify="right")
+    per_model = table("MODEL", *((name, "right") for name in figures), title=title)
     for model, figures in said["candidates"].items():
         per_model.add_row(
             model,
@@ -44,10 +47,8 @@ def prediction_tables(said: Mapping[str, Any]) -> tuple[Table, Table]:
             _number(final["total_tokens"].get(model)),
             _number(final["confidence"].get(model)),
         )
-    reasons = Table(title=f"Usual length {said['usual']:.0f} tokens; what moved it")
-    reasons.add_column("feature", overflow="fold")
-    reasons.add_column("value", overflow="fold")
-    reasons.add_column("factor", justify="right")
+    title = f"Usual length {said['usual']:.0f} tokens; what moved it"
+    reasons = table("FEATURE", "VALUE", ("FACTOR", "right"), title=title)
     for moved in said["moved_by"]:
         value = moved["value"]
         shown = value if isinstance(value, str) else _number(value)
@@ -55,25 +56,45 @@ def prediction_tables(said: Mapping[str, Any]) -> tuple[Table, Table]:
     return per_model, reasons
 
 
-def status_table(document: Mapping[str, Any]) -> Table:
-    """The status document, one row per figure."""
-    table = Table(show_header=False)
-    table.add_column("part")
-    table.add_column("figure")
-    table.add_column("value", overflow="fold")
-    for part in ("artifact", "service", "online", "refit"):
-        for name, value in document[part].items():
-            table.add_row(part, name, _plain(value))
-    return table
+def status_tables(document: Mapping[str, Any]) -> list[Table]:
+    """The figures of the status document, then what went wrong most, each kind in a table."""
+    figures = table("PART", "FIGURE", "VALUE")
+    lists: list[Table] = []
+    for number, (part, values) in enumerate(document.items()):
+        if number:
+            figures.add_section()
+        for name, value in values.items():
+            if isinstance(value, list) and value and isinstance(value[0], Mapping):
+                lists.append(_rows_table(name, value))
+            else:
+                figures.add_row(part, name, _plain(value))
+    return [figures, *lists]
+
+
+def _rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per entry, the keys of the first on top."""
+    columns = (_column(name, value) for name, value in rows[0].items())
+    made = table(*columns, title=title.replace("_", " "))
+    for row in rows[:_SHOWN]:
+        made.add_row(*(_plain(row.get(name)) for name in rows[0]))
+    if len(rows) > _SHOWN:
+        made.caption = f"and {len(rows) - _SHOWN} more; --json has all"
+        made.caption_justify = "left"
+    return made
+
+
+def _column(name: str, value: Any) -> str | tuple[str, str]:
+    heading = name.replace("_", " ").upper()
+    return heading if isinstance(value, str) else (heading, "right")
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_plain(own)}" for name, own in value.items())
     if isinstance(value, list):
-        return "; ".join(map(_plain, value)) or "-"
-    return _number(value) if isinstance(value, float) else "-" if value is None else str(value)
+        return ", ".join(map(_plain, value)) or "–"
+    return _number(value) if isinstance(value, float) else "–" if value is None else str(value)
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+    return "–" if value is None else f"{value:.4g}"

@@ -29,7 +29,7 @@ def record_document(record: ProfileRecord) -> dict[str, Any]:
 
 def show_list(*, as_json: bool) -> None:
     """Every known profile, the first of each name wins."""
-    from rich.table import Table
+    from maestroctl.cli.render import table
 
     rows = [(path, load_profile(path)) for path in list_profiles(_folders())]
     if as_json:
@@ -48,13 +48,11 @@ def show_list(*, as_json: bool) -> None:
             ]
         )
         return
-    table = Table()
-    for title in ("profile", "origin", "decode ms", "prefill ms", "weights", "error", "made"):
-        right = title in ("decode ms", "prefill ms", "weights", "error")
-        table.add_column(title, justify="right" if right else "left")
+    costs = (("DECODE MS", "right"), ("PREFILL MS", "right"), ("WEIGHTS", "right"))
+    made = table("PROFILE", "ORIGIN", *costs, ("ERROR", "right"), "MADE")
     for path, record in rows:
         cost = record.costs.iteration
-        table.add_row(
+        made.add_row(
             _name(path),
             record.costs.origin,
             f"{record.costs.decode_s * 1000:.1f}",
@@ -63,7 +61,7 @@ def show_list(*, as_json: bool) -> None:
             f"{record.check.median_error:.1%}" if record.check else "-",
             record.made_at[:10] or "-",
         )
-    terminal.out.print(table)
+    terminal.out.print(made)
 
 
 def show_one(name: str, *, as_json: bool) -> None:
@@ -79,7 +77,7 @@ def show_one(name: str, *, as_json: bool) -> None:
 
 def show_diff(first: str, second: str, *, as_json: bool) -> None:
     """Figures of two profiles side by side, and how much the second differs."""
-    from rich.table import Table
+    from maestroctl.cli.render import table
 
     records = [load_profile(find_named(name)) for name in (first, second)]
     rows = []
@@ -92,26 +90,22 @@ def show_diff(first: str, second: str, *, as_json: bool) -> None:
             [{"figure": k, "a": left, "b": right, "change": c} for k, left, right, c, _ in rows]
         )
         return
-    table = Table()
-    for title in ("figure", first, second, "change"):
-        table.add_column(title, justify="left" if title == "figure" else "right")
+    made = table("FIGURE", (first, "right"), (second, "right"), ("CHANGE", "right"))
     for key, left, right, change, unit in rows:
         shown = "-" if change is None else "same" if abs(change) < _SAME else f"{change:+.1%}"
-        table.add_row(key, _show(left, unit), _show(right, unit), shown)
-    terminal.out.print(table)
+        made.add_row(key, _show(left, unit), _show(right, unit), shown)
+    terminal.out.print(made)
 
 
 def print_record(record: ProfileRecord) -> None:
     """Tables for people."""
-    from rich.table import Table
+    from maestroctl.cli.render import table
 
     title = f"{record.costs.model} on {record.device} ({record.costs.origin} {record.made_at[:10]})"
-    table = Table(title=title, title_justify="left")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
+    made = table("FIGURE", ("VALUE", "right"), title=title)
     for key, (value, unit) in figures(record).items():
-        table.add_row(key, _show(value, unit))
-    terminal.out.print(table)
+        made.add_row(key, _show(value, unit))
+    terminal.out.print(made)
     if record.decode or record.prefill:
         terminal.out.print(_points_table(record))
     if record.missing:
@@ -194,18 +188,17 @@ def _name(path: Path) -> str:
 
 
 def _points_table(record: ProfileRecord) -> Any:
-    from rich.table import Table
+    from maestroctl.cli.render import table
 
-    table = Table(title="measured", title_justify="left")
-    for title in ("what", "ms", "spread", "times"):
-        table.add_column(title, justify="left" if title == "what" else "right")
+    columns = (("MS", "right"), ("SPREAD", "right"), ("TIMES", "right"))
+    made = table("WHAT", *columns, title="measured")
     for point in record.decode:
         what = f"decode, batch {point.batch}, {point.context_tokens} tokens each"
-        table.add_row(what, *_point_cells(point.seconds, point.spread, point.num_samples))
+        made.add_row(what, *_point_cells(point.seconds, point.spread, point.num_samples))
     for prompt in record.prefill:
         what = f"prefill, {prompt.prompt_tokens} tokens"
-        table.add_row(what, *_point_cells(prompt.seconds, prompt.spread, prompt.num_samples))
-    return table
+        made.add_row(what, *_point_cells(prompt.seconds, prompt.spread, prompt.num_samples))
+    return made
 
 
 def _point_cells(seconds: float, spread: float, num_samples: int) -> list[str]:

@@ -32,9 +32,16 @@ _STATUS_STYLE = {
 }
 
 
-def table(*columns: str | tuple[str, str]) -> Table:
+def table(*columns: str | tuple[str, str], title: str | None = None) -> Table:
     """An empty table; a column is its heading, or heading and alignment."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    made = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        header_style="bold",
+        show_edge=False,
+    )
     for column in columns:
         name, justify = (column, "left") if isinstance(column, str) else column
         made.add_column(name, justify=justify, overflow="fold", no_wrap=False)  # type: ignore[arg-type]

@@ -103,10 +103,15 @@ def read_text_argument(value: str) -> str:
         ConfigError: the file cannot be read.
     """
     if value == "-":
-        return sys.stdin.read()
+        try:
+            return sys.stdin.read()
+        except UnicodeDecodeError as exc:
+            raise ConfigError("cannot read standard input: it is not UTF-8 text") from exc
     if value.startswith("@"):
         try:
             return Path(value[1:]).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as exc:
-            raise ConfigError(f"cannot read {value[1:]}: {exc}") from exc
+        except OSError as exc:
+            raise ConfigError(f"cannot read {value[1:]}: {exc.strerror}") from exc
+        except UnicodeDecodeError as exc:
+            raise ConfigError(f"cannot read {value[1:]}: it is not UTF-8 text") from exc
     return value

@@ -43,7 +43,7 @@ async def run_batch(
     if as_json:
         document = {"workflow": runs[0].workflow.name, "results": results, "summary": summary}
         terminal.json(document)
-    terminal.err.print(_summary_text(summary), markup=False)
+    terminal.err.print(_summary_text(summary))
     return ExitCode.OK if summary["finished"] == len(results) else ExitCode.FAILED
 
 

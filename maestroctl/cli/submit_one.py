@@ -57,7 +57,7 @@ async def cancelling(api: CoordinatorApi, job_ids: Iterable[str]) -> AsyncIterat
         yield
     except asyncio.CancelledError:
         for job_id in list(job_ids):
-            terminal.err.print(await _cancel(api, job_id), markup=False)
+            terminal.err.print(await _cancel(api, job_id))
         raise
 
 
@@ -79,7 +79,7 @@ async def _follow(api: CoordinatorApi, job_id: str, run: Submission) -> dict[str
 
     board = JobBoard(time.monotonic, run.workflow)
     title = f"{run.workflow.name} {job_id}"
-    terminal.err.print(title, style="bold", markup=False)
+    terminal.err.print(title, style="bold")
     with make_view(terminal.err, lambda height: draw_board(board, height)) as view:
 
         def take(event: dict[str, Any]) -> None:

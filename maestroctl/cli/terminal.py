@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import sys
 import traceback
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from maestroctl.errors import MaestroError
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 _PIPE_WIDTH = 160
 """Columns of a table that goes into a pipe: wide enough that a row stays on one line."""
+_BLANKS = re.compile(r"[ ]+$", re.MULTILINE)
 
 
 class Terminal:
@@ -98,4 +101,40 @@ def _console(*, stderr: bool) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS") else _PIPE_WIDTH
-    return Console(stderr=stderr, highlight=False, width=width)
+    # Names, reasons and outputs are other people's text: brackets in them are no markup.
+    plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+    if stream.isatty():
+        return Console(stderr=stderr, **plain)
+    return Console(file=cast("IO[str]", _Trimmed(stderr=stderr)), width=width, **plain)
+
+
+class _Trimmed(io.TextIOBase):
+    """A pipe in which lines have no blanks at their ends: tables pad every cell.
+
+    Rich writes whole lines at a time. The stream is looked up for each, as `print` does.
+    """
+
+    def __init__(self, *, stderr: bool) -> None:
+        self._stderr = stderr
+
+    @property
+    def _stream(self) -> TextIO:
+        return sys.stderr if self._stderr else sys.stdout
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Of the pipe; Rich draws lines that it can hold."""
+        return self._stream.encoding
+
+    def fileno(self) -> int:
+        """Of the pipe."""
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        """Everything but blanks before a line's end."""
+        self._stream.write(_BLANKS.sub("", text))
+        return len(text)
+
+    def flush(self) -> None:
+        """The pipe itself."""
+        self._stream.flush()

@@ -24,6 +24,7 @@ from typing import Any
 import tomli
 
 from maestroctl.config import fleet_tables as schema
+from maestroctl.config.file_kind import FileKind, refuse_other_kind
 from maestroctl.config.fleet_loader import FleetLoader
 from maestroctl.config.kinds import did_you_mean
 from maestroctl.config.source import (
@@ -104,8 +105,7 @@ def load_fleet(
         folder = FilePath.cwd()
     else:
         try:
-            text = read_text(FilePath(path))
-            source = Source.parse(text, str(path))
+            source = _parse(read_text(FilePath(path)), str(path))
         except ConfigError as exc:
             raise ConfigErrors([exc]) from exc
         folder = FilePath(path).absolute().parent
@@ -126,10 +126,16 @@ def parse_fleet(
         ConfigErrors: every mistake of the text.
     """
     try:
-        source = Source.parse(text, file)
+        source = _parse(text, file)
     except ConfigError as exc:
         raise ConfigErrors([exc]) from exc
     return _load(source, FilePath.cwd(), {}, environ, cuda, known_policies)
+
+
+def _parse(text: str, file: str) -> Source:
+    source = Source.parse(text, file)
+    refuse_other_kind(source.values, FileKind.FLEET, file)
+    return source
 
 
 def default_fleet(*, cuda: bool = False, environ: Mapping[str, str] | None = None) -> FleetSpec:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from maestroctl.config import profile_tables as schema
+from maestroctl.config.file_kind import FileKind, refuse_other_kind
 from maestroctl.config.source import Source, read_text
 from maestroctl.config.tables import Table
 from maestroctl.domain.ids import ModelName
@@ -43,6 +44,7 @@ def parse_profile(text: str, file: str = "profile.toml") -> ProfileRecord:
         ConfigError: it is not TOML; `ConfigErrors`: every mistake.
     """
     source = Source.parse(text, file)
+    refuse_other_kind(source.values, FileKind.PROFILE, file)
     source.known_keys((), schema.TOP_LEVEL)
     tables = {_name(table): _single(source, table) for table in schema.SINGLE_TABLES}
     lists = {

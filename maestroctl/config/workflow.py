@@ -19,6 +19,7 @@ from typing import Any
 from maestroctl.config import workflow_tables as schema
 from maestroctl.config.composed_kinds import check_json
 from maestroctl.config.expressions import condition
+from maestroctl.config.file_kind import FileKind, refuse_other_kind
 from maestroctl.config.kinds import Mismatch, did_you_mean
 from maestroctl.config.source import Source, read_text
 from maestroctl.config.templates import list_template, prompt_template
@@ -63,6 +64,7 @@ def parse_workflow(
     """
     try:
         source = Source.parse(text, file)
+        refuse_other_kind(source.values, FileKind.WORKFLOW, file)
     except ConfigError as exc:
         raise ConfigErrors([exc]) from exc
     return _build(source, FilePath(file).stem, fleet)

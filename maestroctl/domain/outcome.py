@@ -22,8 +22,6 @@ class Outcome(StrEnum):
     """The caller went away, or the job was cancelled."""
     PREEMPTED = "preempted"
     """Aborted to free memory (degradation level 5)."""
-    EXPIRED = "expired"
-    """Its deadline passed before it started and it was not worth starting."""
     INTERRUPTED = "interrupted"
     """A process of ours died or was stopped under it."""
 

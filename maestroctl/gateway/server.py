@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import resource
 from types import TracebackType
 
@@ -86,7 +87,7 @@ class GatewayServer:
     def _bind_error(self, exc: OSError) -> ConfigError:
         in_use = exc.errno == errno.EADDRINUSE
         return ConfigError(
-            f"cannot listen on {self.host}:{self.port}: {exc.strerror or exc}",
+            f"cannot listen on {self.host}:{self.port}: {_reason(exc)}",
             key="coordinator.listen",
             hint="Another program listens there; stop it or choose another port."
             if in_use
@@ -117,6 +118,12 @@ class GatewayServer:
         traceback: TracebackType | None,
     ) -> None:
         await self.stop()
+
+
+def _reason(exc: OSError) -> str:
+    """In the system's words; the event loop puts the address that we have said into its own."""
+    known = exc.errno in errno.errorcode
+    return os.strerror(exc.errno) if known and exc.errno else exc.strerror or str(exc)
 
 
 def _raise_descriptor_limit(needed: int) -> None:

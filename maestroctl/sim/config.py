@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from maestroctl.config.kinds import did_you_mean
+from maestroctl.config.file_kind import FileKind, refuse_other_kind
+from maestroctl.config.kinds import did_you_mean, show_value
 from maestroctl.config.profile import load_profile
 from maestroctl.config.profile_store import PROFILES
 from maestroctl.config.shipped import shipped_dir
@@ -59,7 +60,9 @@ def load_simulation(path: Path, data: Path | None = None) -> SimulationSpec:
     Raises:
         ConfigError: names the key and what was expected.
     """
-    return make_simulation(parse_toml(read_text(path), str(path)), str(path), data)
+    document = parse_toml(read_text(path), str(path))
+    refuse_other_kind(document, FileKind.SIMULATION, str(path))
+    return make_simulation(document, str(path), data)
 
 
 def make_simulation(
@@ -317,9 +320,10 @@ class _Reader:
                 )
 
     def mistake(self, name: str, found: Any, expected: str) -> ConfigError:
-        """A value that is not what it should be."""
+        """A value that is not what it should be; None = it is missing."""
+        shown = "nothing" if found is None else show_value(found)
         return ConfigError(
-            f"expected {expected}, found {found!r}", file=self.file, key=self._key(name)
+            f"expected {expected}, found {shown}", file=self.file, key=self._key(name)
         )
 
     def table(self, name: str) -> _Reader:

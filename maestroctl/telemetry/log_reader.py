@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from maestroctl.errors import MaestroError
+from maestroctl.errors import ConfigError, MaestroError
 from maestroctl.telemetry.event_codec import Entry, decode_entry, decode_value
 from maestroctl.telemetry.log_header import FORMAT, LogHeader
 from maestroctl.telemetry.log_parts import part_path
@@ -73,9 +73,9 @@ def _read_header(path: Path) -> LogHeader:
             )
         return decode_value(line, LogHeader)
     except OSError as error:
-        raise MaestroError(f"{doing}: {error.strerror}") from error
+        raise ConfigError(f"{doing}: {error.strerror}") from error
     except (ValueError, msgspec.MsgspecError) as error:
-        raise MaestroError(f"{doing}: line 1 is no header of such a log: {error}") from error
+        raise ConfigError(f"{doing}: line 1 is no header of such a log: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,8 @@ def _python() -> Check:
 def _cores() -> Check:
     threads = gpu.count_cpu_threads()
     total = os.cpu_count() or threads
-    found = f"{threads} threads" + (f" of {total} may be used" if threads < total else "")
+    found = f"{threads} thread{'s' if threads > 1 else ''}"
+    found += f" of {total} may be used" if threads < total else ""
     if threads >= 2:
         return Check(AREA, "cores", Level.OK, found)
     return Check(AREA, "cores", Level.WARN, found, "a CPU engine shares it with everything else")

@@ -25,8 +25,7 @@ def validate(
 ) -> None:
     """Find every mistake in fleet files and workflows. Exit code 2 when there is one.
 
-    With one fleet file among them (or --fleet), workflows are checked against its models and
-    tools, too.
+    With one fleet file among them (or --fleet), workflows are checked against it, too.
     """
     from maestroctl.cli.config_check import check_files
 

@@ -104,7 +104,7 @@ def _show(experiment: Experiment, paths: list[Path]) -> None:
 
     terminal.out.print(f"[bold]{experiment.title}[/bold]")
     if experiment.paper:
-        terminal.out.print(f"The paper: {experiment.paper}", markup=False)
+        terminal.out.print(f"The paper: {experiment.paper}")
     grid = Table.grid(padding=(0, 2))
     for name, value in headline_lines(experiment.headline):
         grid.add_row(name, value)

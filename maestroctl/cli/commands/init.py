@@ -35,7 +35,7 @@ def init(
         f"maestroctl serve {fleet}",
         f'maestroctl submit {workflow} --input "why bread rises" --follow',
     ):
-        terminal.err.print(f"  {command}", style="dim", markup=False, soft_wrap=True)
+        terminal.err.print(f"  {command}", style="dim", soft_wrap=True)
 
 
 def write_new(files: dict[Path, str], *, force: bool) -> None:

@@ -64,7 +64,7 @@ def cancel(job: JobArgument, url: UrlOption = None, as_json: JsonOption = False)
     if as_json:
         terminal.json(document)
     else:
-        terminal.err.print(f"{job}: cancelled", markup=False)
+        terminal.err.print(f"{job}: cancelled")
 
 
 def print_job(document: dict[str, Any], *, steps: bool) -> None:

@@ -37,7 +37,7 @@ def _act(action: str, model: str, url: str | None, as_json: bool) -> None:
     if as_json:
         terminal.json(document)
     else:
-        terminal.err.print(f"{model}: {action} done", markup=False)
+        terminal.err.print(f"{model}: {action} done")
 
 
 @app.command("wake")

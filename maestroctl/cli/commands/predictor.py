@@ -17,13 +17,14 @@ app = typer.Typer(help="Look at a running coordinator's predictors.", no_args_is
 def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Show the artifact, the process, and what was learned from this fleet."""
     from maestroctl.cli.api import get_once
-    from maestroctl.cli.predict_view import status_table
+    from maestroctl.cli.predict_view import status_tables
 
     document = get_once(url, "/api/predictor/status")
     if as_json:
         terminal.json(document)
         return
-    terminal.out.print(status_table(document))
+    for shown in status_tables(document):
+        terminal.out.print(shown)
 
 
 @app.command("reset")

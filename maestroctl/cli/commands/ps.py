@@ -29,4 +29,4 @@ def ps(url: UrlOption = None, as_json: JsonOption = False) -> None:
             terminal.err.print(f"node {node['node']}: not connected", style="yellow")
     for row in document["models"]:
         if row.get("failure"):
-            terminal.err.print(f"{row['model']}: {row['failure']}", style="red", markup=False)
+            terminal.err.print(f"{row['model']}: {row['failure']}", style="red")

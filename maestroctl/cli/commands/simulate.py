@@ -60,16 +60,16 @@ def simulate(
 
 
 def _table(figures: dict[str, Any]) -> Any:
-    from rich.table import Table
+    from maestroctl.cli.render import table
 
-    table = Table(title=f"ordering: {figures['policy']}")
-    for name in ("class", "jobs", "SLO", "latency s", "p95", "queue s", "TTFT s", "TPOT ms"):
-        table.add_column(name, justify="left" if name == "class" else "right")
+    names = ("JOBS", "SLO", "LATENCY S", "P95", "QUEUE S", "TTFT S", "TPOT MS")
+    title = f"ordering: {figures['policy']}"
+    made = table("CLASS", *((name, "right") for name in names), title=title)
     for name in ("interactive", "batch", "all"):
         part = figures[name]
         if not part["jobs"]:
             continue
-        table.add_row(
+        made.add_row(
             name,
             str(part["jobs"]),
             _number(part["slo_attainment"], 100, "%"),
@@ -79,7 +79,7 @@ def _table(figures: dict[str, Any]) -> Any:
             _number(part["ttft_s"]["mean"]),
             _number(part["tpot_s"]["mean"], 1000),
         )
-    return table
+    return made
 
 
 def _number(value: float | None, factor: float = 1.0, unit: str = "") -> str:

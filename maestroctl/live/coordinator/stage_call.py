@@ -465,7 +465,7 @@ def _error_of(resolution: ResolveStage | None, cause: RequestError | None) -> Re
             return Unavailable(
                 reason, code=resolution.outcome.value, retry_after_s=resolution.retry_after_s
             )
-        case Outcome.EXPIRED | Outcome.INTERRUPTED:
+        case Outcome.INTERRUPTED:
             return Unavailable(reason, code=resolution.outcome.value, retry_after_s=5.0)
         case Outcome.FAILED if cause is not None:
             return cause

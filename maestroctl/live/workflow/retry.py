@@ -31,8 +31,6 @@ MAX_FAILURES = 2
 FIRST_WAIT_S = 0.5
 MOST_WAIT_S = 15.0
 
-_FINAL_CODES = (Outcome.EXPIRED.value,)
-
 
 class StepError(Exception):
     """A run of a step cannot end well.
@@ -67,8 +65,6 @@ class RetryPolicy:
         Raises:
             StepError: there is no next try.
         """
-        if error.code in _FINAL_CODES:
-            raise StepError(Outcome.EXPIRED, str(error)) from error
         if error.code == MODEL_UNAVAILABLE:
             raise StepError(Outcome.UNAVAILABLE, str(error)) from error
         if isinstance(error, (Overloaded, Unavailable)) or error.code == Outcome.PREEMPTED.value:

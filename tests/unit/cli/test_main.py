@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -75,6 +76,24 @@ def test_help_of_every_command_fits_the_terminal(name: str, columns: int) -> Non
     done = maestroctl(name, "--help", columns=columns)
     assert done.returncode == 0, done.stderr
     assert max(len(line) for line in done.stdout.splitlines()) <= columns
+
+
+def test_paragraphs_of_help_fold_at_the_terminal_and_not_where_the_source_does() -> None:
+    lines = maestroctl("submit", "--help").stdout.splitlines()
+    texts = [line.strip() for line in lines]
+    first = next(i for i, text in enumerate(texts) if text.startswith("Ctrl-C cancels"))
+    assert len(texts[first]) > 60
+    assert len(texts[first + 1]) > 60
+
+
+@pytest.mark.parametrize("text", [None, "no log\n", "[]\n"], ids=["none", "words", "other json"])
+def test_what_is_no_event_log_is_a_mistake_of_the_caller(text: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    if text is not None:
+        path.write_text(text)
+    done = maestroctl("replay", str(path))
+    assert done.returncode == ExitCode.USAGE
+    assert "reading the event log" in done.stderr
 
 
 def test_version() -> None:

@@ -96,7 +96,7 @@ def test_status_is_a_table_or_the_document(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(api, "get_once", lambda *_: STATUS)
     assert json.loads(call("predictor", "status", "--json").stdout) == STATUS
     text = call("predictor", "status").stdout
-    assert "median 1.5, p99 -" in text
+    assert "median 1.5, p99 –" in text
     assert max(map(len, text.splitlines())) <= 80
 
 

@@ -58,3 +58,17 @@ def test_details_need_verbose(capsys: pytest.CaptureFixture[str]) -> None:
     terminal.verbose = True
     terminal.detail("loud")
     assert capsys.readouterr().err == "loud\n"
+
+
+def test_brackets_in_a_cell_are_text_and_lines_have_no_blanks_at_their_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from maestroctl.cli.render import table
+
+    made = table("ROLE", "REASON")
+    made.add_row("[/x]", "[predictor] enabled is false")
+    made.add_row("coder", ":smile:")
+    Terminal().out.print(made)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["[/x]    [predictor] enabled is false", "coder   :smile:"]
+    assert [line for line in lines if line != line.rstrip()] == []

@@ -164,9 +164,7 @@ def test_progress_only_grows(coordinator: Coordinator) -> None:
     assert coordinator.core.counters.stale == 1
 
 
-@pytest.mark.parametrize(
-    "outcome", [Outcome.INVALID, Outcome.CANCELLED, Outcome.UNAVAILABLE, Outcome.EXPIRED]
-)
+@pytest.mark.parametrize("outcome", [Outcome.INVALID, Outcome.CANCELLED, Outcome.UNAVAILABLE])
 def test_what_is_nobodys_accident_is_not_tried_again(
     coordinator: Coordinator, outcome: Outcome
 ) -> None:

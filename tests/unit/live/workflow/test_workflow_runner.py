@@ -271,14 +271,6 @@ async def test_waiting_ends_with_the_deadline_or_after_ten_minutes(
     assert longest_s - 16 <= sum(host.waits_s) <= longest_s
 
 
-async def test_stage_past_its_deadline_is_not_tried_again() -> None:
-    host = FakeHost(lambda _: fails(Unavailable("too late", code="expired")))
-    await host.run_job(request('[[step]]\nname="a"\nprompt="x"'))
-    assert host.failed is not None
-    assert host.failed.outcome is Outcome.EXPIRED
-    assert len(host.stages.calls) == 1
-
-
 async def test_stage_that_nothing_will_ever_serve_fails_at_once() -> None:
     never = Unavailable("m can never run on n1: no room", code="model_unavailable")
     host = FakeHost(lambda _: fails(never))
