@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 
+from rich.text import Text
+
 from maestroctl.cli.context import terminal
 from maestroctl.cli.exit_codes import ExitCode
 from maestroctl.cli.wiring import Coordinator, CoordinatorOptions
@@ -28,7 +30,8 @@ async def run_foreground(fleet: FleetSpec) -> ExitCode:
     calm()
     tidying = asyncio.create_task(_tidy(coordinator))
     try:
-        terminal.err.print(f"Serving {_models(fleet)} at [bold]{coordinator.url}/v1[/]")
+        where = Text(f"{coordinator.url}/v1", style="bold")
+        terminal.err.print(Text(f"Serving {_models(fleet)} at ").append_text(where))
         terminal.err.print("Ctrl-C drains and stops; a second one stops at once.", style="dim")
         await _first_of(stops.wait(1), coordinator.failed)
         if not coordinator.failed.done():

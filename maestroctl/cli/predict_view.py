@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.console import Group
 from rich.table import Table
 
-from maestroctl.cli.render import table
+from maestroctl.cli.render import table, titled
 
 _SHOWN = 8
 """Rows of a list on the terminal."""
 
 
-def evaluation_table(report: Mapping[str, Any]) -> Table:
+def evaluation_table(report: Mapping[str, Any]) -> Group:
     """Pooled figures first, then one row per application."""
     names = ("MAE", "R²", "R² log", "tool loss", "τ total", "q90 cover")
-    title = f"{report['stages']} stages of {report['jobs']} jobs"
-    made = table("APPLICATION", *((name, "right") for name in names), title=title)
+    made = table("APPLICATION", *((name, "right") for name in names))
     for app, figures in {"all": report, **report["per_app"]}.items():
         length = figures["length"]
         made.add_row(
@@ -27,18 +27,18 @@ def evaluation_table(report: Mapping[str, Any]) -> Table:
             _number(figures["total"]["kendall_tau"]),
             _number(figures["coverage"]["q90"]),
         )
-    return made
+    return titled(f"{report['stages']} stages of {report['jobs']} jobs", made)
 
 
-def prediction_tables(said: Mapping[str, Any]) -> tuple[Table, Table]:
+def prediction_tables(said: Mapping[str, Any]) -> tuple[Group, Group]:
     """What is predicted per candidate, and the columns that moved the median."""
     final = said["final"]
     figures = ("Q50", "Q90", "TOTAL", "CONFIDENCE")
-    title = (
+    answer = (
         f"Output {final['q50']:.0f} tokens (90 % under {final['q90']:.0f}),"
         f" tool call {final['p_tool']:.0%}"
     )
-    per_model = table("MODEL", *((name, "right") for name in figures), title=title)
+    per_model = table("MODEL", *((name, "right") for name in figures))
     for model, figures in said["candidates"].items():
         per_model.add_row(
             model,
@@ -47,19 +47,19 @@ def prediction_tables(said: Mapping[str, Any]) -> tuple[Table, Table]:
             _number(final["total_tokens"].get(model)),
             _number(final["confidence"].get(model)),
         )
-    title = f"Usual length {said['usual']:.0f} tokens; what moved it"
-    reasons = table("FEATURE", "VALUE", ("FACTOR", "right"), title=title)
+    reasons = table("FEATURE", "VALUE", ("FACTOR", "right"))
     for moved in said["moved_by"]:
         value = moved["value"]
         shown = value if isinstance(value, str) else _number(value)
         reasons.add_row(moved["feature"], shown, f"× {moved['factor']:.2f}")
-    return per_model, reasons
+    usual = f"Usual length {said['usual']:.0f} tokens; what moved it"
+    return titled(answer, per_model), titled(usual, reasons)
 
 
-def status_tables(document: Mapping[str, Any]) -> list[Table]:
+def status_tables(document: Mapping[str, Any]) -> list[Table | Group]:
     """The figures of the status document, then what went wrong most, each kind in a table."""
     figures = table("PART", "FIGURE", "VALUE")
-    lists: list[Table] = []
+    lists: list[Group] = []
     for number, (part, values) in enumerate(document.items()):
         if number:
             figures.add_section()
@@ -71,16 +71,16 @@ def status_tables(document: Mapping[str, Any]) -> list[Table]:
     return [figures, *lists]
 
 
-def _rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+def _rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Group:
     """One row per entry, the keys of the first on top."""
     columns = (_column(name, value) for name, value in rows[0].items())
-    made = table(*columns, title=title.replace("_", " "))
+    made = table(*columns)
     for row in rows[:_SHOWN]:
         made.add_row(*(_plain(row.get(name)) for name in rows[0]))
     if len(rows) > _SHOWN:
         made.caption = f"and {len(rows) - _SHOWN} more; --json has all"
         made.caption_justify = "left"
-    return made
+    return titled(title.replace("_", " "), made)
 
 
 def _column(name: str, value: Any) -> str | tuple[str, str]:

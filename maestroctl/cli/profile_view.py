@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from rich.console import Group
+from rich.table import Table
+
 from maestroctl.cli.context import terminal
+from maestroctl.cli.render import table, titled
 from maestroctl.config.kinds import did_you_mean
 from maestroctl.config.profile import load_profile
 from maestroctl.config.profile_store import device_slug, list_profiles, profile_folders
@@ -29,8 +35,6 @@ def record_document(record: ProfileRecord) -> dict[str, Any]:
 
 def show_list(*, as_json: bool) -> None:
     """Every known profile, the first of each name wins."""
-    from maestroctl.cli.render import table
-
     rows = [(path, load_profile(path)) for path in list_profiles(_folders())]
     if as_json:
         terminal.json(
@@ -48,20 +52,24 @@ def show_list(*, as_json: bool) -> None:
             ]
         )
         return
+    for device, group in groupby(rows, key=lambda row: row[0].parent.name):
+        terminal.out.print(titled(device, _list_table(group)))
+
+
+def _list_table(rows: Iterable[tuple[Path, ProfileRecord]]) -> Table:
     costs = (("DECODE MS", "right"), ("PREFILL MS", "right"), ("WEIGHTS", "right"))
-    made = table("PROFILE", "ORIGIN", *costs, ("ERROR", "right"), "MADE")
+    made = table("MODEL", "ORIGIN", *costs, ("ERROR", "right"), "MADE")
     for path, record in rows:
-        cost = record.costs.iteration
         made.add_row(
-            _name(path),
+            path.stem,
             record.costs.origin,
             f"{record.costs.decode_s * 1000:.1f}",
-            f"{cost.cp_s * 1000:.3g}",
+            f"{record.costs.iteration.cp_s * 1000:.3g}",
             format_bytes(record.costs.weights_bytes),
-            f"{record.check.median_error:.1%}" if record.check else "-",
-            record.made_at[:10] or "-",
+            f"{record.check.median_error:.1%}" if record.check else "–",
+            record.made_at[:10] or "–",
         )
-    terminal.out.print(made)
+    return made
 
 
 def show_one(name: str, *, as_json: bool) -> None:
@@ -77,8 +85,6 @@ def show_one(name: str, *, as_json: bool) -> None:
 
 def show_diff(first: str, second: str, *, as_json: bool) -> None:
     """Figures of two profiles side by side, and how much the second differs."""
-    from maestroctl.cli.render import table
-
     records = [load_profile(find_named(name)) for name in (first, second)]
     rows = []
     for key, (left, unit) in figures(records[0]).items():
@@ -92,20 +98,18 @@ def show_diff(first: str, second: str, *, as_json: bool) -> None:
         return
     made = table("FIGURE", (first, "right"), (second, "right"), ("CHANGE", "right"))
     for key, left, right, change, unit in rows:
-        shown = "-" if change is None else "same" if abs(change) < _SAME else f"{change:+.1%}"
+        shown = "–" if change is None else "same" if abs(change) < _SAME else f"{change:+.1%}"
         made.add_row(key, _show(left, unit), _show(right, unit), shown)
     terminal.out.print(made)
 
 
 def print_record(record: ProfileRecord) -> None:
     """Tables for people."""
-    from maestroctl.cli.render import table
-
     title = f"{record.costs.model} on {record.device} ({record.costs.origin} {record.made_at[:10]})"
-    made = table("FIGURE", ("VALUE", "right"), title=title)
+    made = table("FIGURE", ("VALUE", "right"))
     for key, (value, unit) in figures(record).items():
         made.add_row(key, _show(value, unit))
-    terminal.out.print(made)
+    terminal.out.print(titled(title, made))
     if record.decode or record.prefill:
         terminal.out.print(_points_table(record))
     if record.missing:
@@ -169,7 +173,7 @@ def find_named(name: str) -> Path:
     if len(chosen) > 1:
         raise ConfigError(f"{name!r} is several profiles", hint="one of " + ", ".join(chosen))
     if not chosen:
-        hint = did_you_mean(name, [*known, *{key.split("/")[1] for key in known}])
+        hint = did_you_mean(name, [*known, *sorted({key.split("/")[1] for key in known})])
         raise ConfigError(f"there is no profile {name!r}", hint=hint)
     return next(iter(chosen.values()))
 
@@ -187,18 +191,16 @@ def _name(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
-def _points_table(record: ProfileRecord) -> Any:
-    from maestroctl.cli.render import table
-
+def _points_table(record: ProfileRecord) -> Group:
     columns = (("MS", "right"), ("SPREAD", "right"), ("TIMES", "right"))
-    made = table("WHAT", *columns, title="measured")
+    made = table("WHAT", *columns)
     for point in record.decode:
         what = f"decode, batch {point.batch}, {point.context_tokens} tokens each"
         made.add_row(what, *_point_cells(point.seconds, point.spread, point.num_samples))
     for prompt in record.prefill:
         what = f"prefill, {prompt.prompt_tokens} tokens"
         made.add_row(what, *_point_cells(prompt.seconds, prompt.spread, prompt.num_samples))
-    return made
+    return titled("measured", made)
 
 
 def _point_cells(seconds: float, spread: float, num_samples: int) -> list[str]:
@@ -207,9 +209,10 @@ def _point_cells(seconds: float, spread: float, num_samples: int) -> list[str]:
 
 def _show(value: float | None, unit: str) -> str:
     if value is None:
-        return "-"
+        return "–"
     if unit == "bytes":
         return format_bytes(value)
     if unit == "seconds":
         return format_seconds(value)
-    return f"{value:.4g} {unit}".strip()
+    shown = f"{value:,.0f}" if value >= 10_000 else f"{value:.4g}"
+    return f"{shown} {unit}".strip()

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -32,20 +33,18 @@ _STATUS_STYLE = {
 }
 
 
-def table(*columns: str | tuple[str, str], title: str | None = None) -> Table:
+def table(*columns: str | tuple[str, str]) -> Table:
     """An empty table; a column is its heading, or heading and alignment."""
-    made = Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        header_style="bold",
-        show_edge=False,
-    )
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
     for column in columns:
         name, justify = (column, "left") if isinstance(column, str) else column
         made.add_column(name, justify=justify, overflow="fold", no_wrap=False)  # type: ignore[arg-type]
     return made
+
+
+def titled(title: str, made: Table) -> Group:
+    """A table under a line of its own: Rich would fold a title at the width of the table."""
+    return Group("", Text(title, style="bold"), made)
 
 
 def status_text(status: str) -> Text:

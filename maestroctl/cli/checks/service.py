@@ -27,6 +27,9 @@ def check_folder(name: str, folder: Path) -> Check:
     existing = folder
     while not existing.exists():
         existing = existing.parent
+    if not existing.is_dir():
+        fix = "name another one: MAESTROCTL_HOME, or `state` in [coordinator]"
+        return Check(AREA, name, Level.MISSING, f"{existing} is a file, not a folder", fix)
     if not os.access(existing, os.W_OK | os.X_OK):
         fix = f"sudo chown $USER {existing}, or set MAESTROCTL_HOME"
         return Check(AREA, name, Level.MISSING, f"no permission to write to {existing}", fix)

@@ -60,11 +60,10 @@ def simulate(
 
 
 def _table(figures: dict[str, Any]) -> Any:
-    from maestroctl.cli.render import table
+    from maestroctl.cli.render import table, titled
 
     names = ("JOBS", "SLO", "LATENCY S", "P95", "QUEUE S", "TTFT S", "TPOT MS")
-    title = f"ordering: {figures['policy']}"
-    made = table("CLASS", *((name, "right") for name in names), title=title)
+    made = table("CLASS", *((name, "right") for name in names))
     for name in ("interactive", "batch", "all"):
         part = figures[name]
         if not part["jobs"]:
@@ -79,7 +78,7 @@ def _table(figures: dict[str, Any]) -> Any:
             _number(part["ttft_s"]["mean"]),
             _number(part["tpot_s"]["mean"], 1000),
         )
-    return made
+    return titled(f"ordering: {figures['policy']}", made)
 
 
 def _number(value: float | None, factor: float = 1.0, unit: str = "") -> str:

@@ -181,6 +181,14 @@ def test_folder_that_cannot_be_written_is_missing(tmp_path: Path) -> None:
     assert service.check_folder("data folder", tmp_path / "new").level is Level.MISSING
 
 
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = service.check_folder("data folder", tmp_path / "file" / "home")
+    assert found.level is Level.MISSING
+    assert "is a file" in found.found
+    assert "chown" not in found.fix
+
+
 def test_state_url_that_is_not_supported_is_missing() -> None:
     found = service.check_state(CoordinatorSpec(state="mysql://h/x"))
     assert found.level is Level.MISSING

@@ -72,3 +72,14 @@ def test_brackets_in_a_cell_are_text_and_lines_have_no_blanks_at_their_ends(
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == ["[/x]    [predictor] enabled is false", "coder   :smile:"]
     assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_a_title_wider_than_its_table_stays_on_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from maestroctl.cli.render import table, titled
+
+    made = table("A")
+    made.add_row("x")
+    Terminal().out.print(titled("what this table of one column shows", made))
+    assert "\nwhat this table of one column shows\nA\n" in capsys.readouterr().out
