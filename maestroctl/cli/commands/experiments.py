@@ -102,7 +102,7 @@ def _show(experiment: Experiment, paths: list[Path]) -> None:
 
     from maestroctl.experiments.output import headline_lines
 
-    terminal.out.print(f"[bold]{experiment.title}[/bold]")
+    terminal.out.print(experiment.title, style="bold")
     if experiment.paper:
         terminal.out.print(f"The paper: {experiment.paper}")
     grid = Table.grid(padding=(0, 2))
