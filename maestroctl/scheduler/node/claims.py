@@ -47,6 +47,7 @@ class Claim:
         admits_only: the engine is awake; it needs its device's overrun to end.
         interactive: an interactive stage is among its waiters.
         prewarms: nobody waits yet; a coordinator expects a stage (section 6, AdvisePrewarm).
+        grows_to_bytes: the engine is awake and its elastic KV limit is to rise to this; 0 = not.
     """
 
     engine: EngineState
@@ -57,6 +58,7 @@ class Claim:
     admits_only: bool = False
     interactive: bool = False
     prewarms: bool = False
+    grows_to_bytes: int = 0
 
     def hard_rungs(self) -> Mapping[int, int]:
         """Highest harm per level beyond 3 that the claim justifies: batch gives way to interactive.
@@ -88,7 +90,9 @@ def _claim_of(state: NodeState, engine: EngineState) -> Claim | None:
     wait_s = group_wait_s(state, engine)
     since_s = engine.wanted_since_s()
     if engine.status.is_awake:
-        if since_s is None or state.is_open(engine) or not engine.waiting:
+        if state.is_open(engine):
+            return _growth(engine)
+        if since_s is None or not engine.waiting:
             return None
         return Claim(engine, since_s, since_s + wait_s, admits_only=True)
     if engine.status not in AT_REST or engine.give_way_is_final():
@@ -120,6 +124,23 @@ def group_wait_s(state: NodeState, engine: EngineState) -> float:
     activation_s = profile.wake_s if engine.abilities.can_sleep else profile.cold_start_s
     least_s, most_s = GROUP_WAIT_S
     return min(most_s, max(least_s, (1 / SWITCH_SHARE - 1) * (profile.sleep_s + activation_s)))
+
+
+def _growth(engine: EngineState) -> Claim | None:
+    """A claim for a higher KV limit: stages outgrew their bookings, or the next one does not fit.
+
+    It may take what idle engines hold and nobody else's memory: without it the engine recomputes
+    inside its limit, and its waiters wait for a slot.
+    """
+    if not engine.abilities.elastic_kv:
+        return None
+    since_s, wanted = engine.last_used_s, engine.kv_booked_bytes
+    if engine.waiting and len(engine.running) <= engine.max_batch:
+        first = engine.waiters_in_order()[0]
+        since_s, wanted = first.held_since_s, wanted + first.kv_bytes
+    if wanted <= engine.kv_limit_bytes:
+        return None
+    return Claim(engine, since_s, float("inf"), grows_to_bytes=wanted)
 
 
 def _foreseen(state: NodeState, engine: EngineState) -> Claim | None:

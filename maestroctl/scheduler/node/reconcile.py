@@ -16,7 +16,8 @@ orders are called off. One pass:
    f. once the oldest waiter has waited `group_wait_s`: busy victims, which drain first, and when
       they have not done so `drain_wait_s` later, are suspended or have their stages aborted;
    g. wait, when the memory of others could be enough one day; else refuse with the shortfall.
-   What an earlier claim waits for is promised to it: later claims do not take it.
+   What an earlier claim waits for is promised to it: later claims do not take it. An elastic KV
+   limit that has to rise is a claim as well, for free memory and idle victims only.
 5. Orders that no claim needed this time are called off.
 
 Only one transition per device is in flight; whoever comes later in this order waits for it.
@@ -54,7 +55,12 @@ from maestroctl.scheduler.node.requests import fail_requests
 from maestroctl.scheduler.node.residency import VictimView
 from maestroctl.scheduler.node.room import Room
 from maestroctl.scheduler.node.shutdown import step_shutdown
-from maestroctl.scheduler.node.stages import forward_waiters, refuse_waiters
+from maestroctl.scheduler.node.stages import (
+    forward_waiters,
+    grown_footprint,
+    raise_kv_limit,
+    refuse_waiters,
+)
 from maestroctl.scheduler.node.state import NodeState
 from maestroctl.scheduler.node.transitions import (
     abort_frozen,
@@ -139,6 +145,8 @@ class _Pass:
             self._later = tuple(later.engine.engine_id for later in claims[position + 1 :])
             if claim.admits_only:
                 self._serve_admission(claim)
+            elif claim.grows_to_bytes:
+                self._grow(claim)
             elif claim.engine.status not in AT_REST:
                 continue  # stopped for an earlier claim: its own is made anew when it is gone
             elif claim.prewarms:
@@ -172,6 +180,24 @@ class _Pass:
             if self._make_room(claim, least, may_drain=False):  # e
                 return
         self._contend(claim, least)
+
+    def _grow(self, claim: Claim) -> None:
+        """Raise an elastic KV limit, if need be into what idle engines give up."""
+        state, engine = self._state, claim.engine
+        if not state.is_open(engine):
+            return  # told to give way for an earlier claim
+        option = Activation(
+            engine.devices,
+            claim.grows_to_bytes,
+            grown_footprint(state, engine, claim.grows_to_bytes),
+        )
+        if not self._room.shortage(engine, option, coming=False):
+            raise_kv_limit(state, engine, claim.grows_to_bytes)
+            forward_waiters(state, engine)
+        elif self._room.shortage(engine, option, coming=True):
+            self._make_room(claim, [option], may_drain=False, max_level=LEVEL_STOP)
+        else:
+            self._room.promise(engine, option)
 
     def _prewarm(self, claim: Claim) -> None:
         """Into headroom after level 1: idle engines whose sleep costs less than it may save."""

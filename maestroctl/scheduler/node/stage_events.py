@@ -133,9 +133,10 @@ def note_first_byte(state: NodeState, event: StageSentFirstByte) -> None:
 
 
 def rebook_outgrown(state: NodeState, event: StageOutgrew) -> None:
-    """The booking follows the stage; the KV limit too, where it is elastic and memory is free.
+    """The booking follows the stage; the KV limit too, where it is elastic.
 
-    Nobody is aborted: an engine whose limit cannot follow preempts inside it by recomputation.
+    If memory is not free for it, idle engines may give way (`claims`). Nobody is aborted: an engine
+    whose limit cannot follow preempts inside it by recomputation.
     """
     if event.num_tokens < 0:
         raise state.violation(
@@ -156,7 +157,8 @@ def rebook_outgrown(state: NodeState, event: StageOutgrew) -> None:
     state.stats.outgrown += 1
     stage.kv_bytes += more
     engine.kv_booked_bytes += more
-    raise_kv_limit(state, engine, engine.kv_booked_bytes)
+    if not raise_kv_limit(state, engine, engine.kv_booked_bytes) and engine.abilities.elastic_kv:
+        state.dirty = True
 
 
 def _hold_or_refuse(state: NodeState, engine: EngineState, stage: StageState) -> None:
@@ -184,6 +186,8 @@ def _hold(state: NodeState, engine: EngineState, stage: StageState) -> None:
     if state.is_open(engine):
         if not first:  # it may go before those that wait, and fit where they do not
             forward_waiters(state, engine)
+        if engine.waiting and engine.abilities.elastic_kv:
+            state.dirty = True  # its limit may rise
         return  # waits for a slot: whoever leaves forwards it
     state.record("admit", stage.stage_id, engine.engine_id, f"held: engine is {engine.status}")
     if first:  # the others are part of the claim that the first one makes

@@ -122,16 +122,24 @@ def raise_kv_limit(state: NodeState, engine: EngineState, wanted_bytes: int) -> 
         return True
     if not engine.abilities.elastic_kv or not state.is_open(engine):
         return False
-    before = engine.kv_limit_bytes
-    engine.kv_limit_bytes = wanted_bytes
-    wanted = state.footprint(engine)
+    wanted = grown_footprint(state, engine, wanted_bytes)
     if not state.books.fits(engine.engine_id, wanted):
-        engine.kv_limit_bytes = before
         return False
+    engine.kv_limit_bytes = wanted_bytes
     state.books.book(engine.engine_id, wanted)
     state.effects.append(SetKvLimit(engine.engine_id, engine.generation, wanted_bytes))
     state.changed = True
     return True
+
+
+def grown_footprint(
+    state: NodeState, engine: EngineState, kv_limit_bytes: int
+) -> dict[DeviceName, int]:
+    """What the awake engine would hold with this KV limit."""
+    before, engine.kv_limit_bytes = engine.kv_limit_bytes, kv_limit_bytes
+    wanted = state.footprint(engine)
+    engine.kv_limit_bytes = before
+    return wanted
 
 
 def make_fit(state: NodeState, engine: EngineState, kv_bytes: int) -> bool:

@@ -14,6 +14,7 @@ from maestroctl.scheduler.effects import (
     RecordDecision,
     RefuseStage,
     SetKvLimit,
+    SleepEngine,
     StartEngine,
 )
 from maestroctl.scheduler.events import (
@@ -136,6 +137,40 @@ def test_elastic_engine_without_free_memory_holds_like_any_other():
     script.offer("3", "a", tokens=1024)  # the last free GiB
     assert script.offer("4", "a", tokens=16) == []
     assert script.booked() == 8 * GIB
+
+
+def grow_beside(b_is_busy: bool, **options) -> NodeScript:
+    """`a` serves one long stage at its limit of 1 GiB, `b` is awake; no memory is free."""
+    script = NodeScript(abilities=ELASTIC, budget=13 * GIB, **options).awake("a").awake("b")
+    script.offer("0", "b", tokens=16)
+    if not b_is_busy:
+        script.leave("0")
+    script.do(MemoryRead({CPU: 12 * GIB}))
+    script.offer("1", "a", tokens=1008)
+    return script
+
+
+def test_limit_that_has_to_rise_puts_an_idle_engine_to_sleep():
+    script = grow_beside(b_is_busy=False)
+    (sleeps,) = script.offer("2", "a", tokens=1024)
+    assert isinstance(sleeps, SleepEngine)
+    assert script.finish("b") == [SetKvLimit(A, 1, 2032 * MIB), forward("2")]
+    assert script.booked() == 5 * GIB + 2032 * MIB + GIB
+
+
+def test_limit_that_has_to_rise_disturbs_nobody_who_serves():
+    script = grow_beside(b_is_busy=True)
+    assert script.offer("2", "a", tokens=1024) == []
+    assert script.status("b") is EngineStatus.ACTIVE
+    assert script.leave("1") == [forward("2")]
+
+
+def test_stages_that_outgrow_the_limit_take_the_memory_of_an_idle_engine():
+    script = grow_beside(b_is_busy=False)
+    script.offer("2", "a", tokens=16)
+    (sleeps,) = script.do(StageOutgrew(StageId("2"), 1024))
+    assert isinstance(sleeps, SleepEngine)
+    assert script.finish("b") == [SetKvLimit(A, 1, 2032 * MIB)]
 
 
 @pytest.mark.parametrize("held", [True, False], ids=["held", "running"])
