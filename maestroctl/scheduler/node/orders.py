@@ -118,6 +118,10 @@ def run_order(state: NodeState, engine: EngineState) -> None:
         return
     stops = order.action is GiveWayAction.STOP
     if stops and engine.status in (*_AWAKE, S.SLEEPING, S.SUSPENDED):
+        if engine.status is S.SLEEPING and order.cause is OrderCause.CLAIM:
+            # Level 3: a wake not begun is withdrawn, its stages may do better elsewhere.
+            reason = f"wake of {engine.model!r} was withdrawn"
+            refuse_waiters(state, engine, reason, retry_in_s=0.0)
         begin_stop(state, engine, why)
     elif engine.status in _AWAKE:
         begin_sleep(state, engine, why)

@@ -343,7 +343,7 @@ def test_unless_told_a_model_goes_on_for_nine_times_the_switch(wake_s, sleep_s, 
     assert script.offer("2", "b") == [SetTimer(TimerId("group:b@n"), pytest.approx(wait_s))]
 
 
-def test_engine_stopped_for_an_earlier_claim_is_started_elsewhere_once_it_is_gone():
+def test_wake_not_begun_is_withdrawn_for_an_older_claim_and_its_stages_go_back():
     """Both claims are of one pass; the later one's engine is under way when its turn comes."""
     script = NodeScript(
         models=("a", "b", "c"),
@@ -359,7 +359,10 @@ def test_engine_stopped_for_an_earlier_claim_is_started_elsewhere_once_it_is_gon
     script.offer("2", "b")
     script.wait(1.0)
     script.offer("3", "a")  # as long as nobody is made to drain, it is no victim
-    assert StopEngine(A, 1, 4) in script.fire(f"group:{B}")
+    effects = script.fire(f"group:{B}")
+    assert StopEngine(A, 1, 4) in effects
+    assert RefuseStage(StageId("3"), "wake of 'a' was withdrawn", retry_in_s=0.0) in effects
+    script.offer("3", "a")
     script.leave("1")
     while script.open:
         script.finish(script.open[0].engine_id.split("@")[0])
