@@ -14,9 +14,11 @@ import psutil
 import pytest
 
 from maestroctl.cli.wiring import Coordinator
+from maestroctl.config.workflow import parse_workflow
 from maestroctl.domain.engine import EngineStatus
 from maestroctl.domain.ids import ModelName, NodeName
 from maestroctl.domain.messages import ModelAction
+from maestroctl.gateway.submit import JobRequest
 from tests.support.product import (
     chat,
     processes_under,
@@ -161,3 +163,35 @@ async def test_the_round_trip_is_measured_and_shown(fleet: Coordinator) -> None:
     nodes = fleet.host.core._tables.fleet.nodes
     assert nodes[NodeName("far")].rtt_s == 0.15, "as declared"
     assert 0 < nodes[NodeName("near")].rtt_s < 0.1, "as measured"
+
+
+async def test_a_stage_that_one_node_refuses_is_rerouted_and_its_job_completes_on_the_other(
+    tmp_path: Path,
+) -> None:
+    """Neither node has the model awake; the engine that is started first dies before it is ready,
+    so its node refuses what it holds for it."""
+    spec = stub_fleet(tmp_path, flags=("--start-delay", "3"), extra=MORE_NODES)
+    workflow = parse_workflow(
+        '[workflow]\nname = "one"\n[[step]]\nname = "s"\nmodels = ["alpha"]\nprompt = "TOKENS 4"\n'
+    )
+    async with running_coordinator(spec, tmp_path) as coordinator:
+        await until(lambda: len(coordinator.host.snapshots) == len(NODES))
+        await until(lambda: all(_knows(coordinator, name) for name in NODES))
+        job_id = await coordinator.control.submit_job(JobRequest(workflow))
+        (first,) = await until(lambda: list(busy_nodes(coordinator)))
+        (engine,) = await until(lambda: engines_under(tmp_path))
+        engine.kill()
+
+        async def finished() -> dict[str, Any] | None:
+            job = await coordinator.control.job(job_id)
+            return job if job is not None and job["finished_at"] else None
+
+        job = await until(finished, 30.0)
+        assert job["status"] == "finished", job
+        assert coordinator.host.core.counters.refused == 1
+        assert not _is_awake(coordinator, first), "it would have been ready a second later"
+        assert any(_is_awake(coordinator, name) for name in NODES if name != first)
+
+
+def engines_under(tmp_path: Path) -> list[psutil.Process]:
+    return [p for p in processes_under(tmp_path) if "maestroctl.testing.stub_engine" in p.cmdline()]
