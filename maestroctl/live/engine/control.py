@@ -6,13 +6,13 @@ Client traffic does not pass here (the relay opens its own connections). Foreign
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
-import aiohttp
-
 from maestroctl.errors import EngineError
 from maestroctl.live.engine.base import EngineAddress
+from maestroctl.live.http1.client import HopError, HttpPool
 
 QUICK_S = 10.0
 """Limit of requests that only read."""
@@ -24,15 +24,13 @@ class ControlClient:
     """Requests to one engine. Owner: its adapter; close it when the engine is gone."""
 
     def __init__(self, address: EngineAddress, engine: str) -> None:
-        self._address = address
         self._engine = engine
-        self._session: aiohttp.ClientSession | None = None
+        key = {"Authorization": f"Bearer {address.api_key}"} if address.api_key else {}
+        self._pool = HttpPool(address.base_url, address.socket_path, key)
 
     async def close(self) -> None:
         """Close its connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        self._pool.close()
 
     async def is_reachable(self, path: str) -> bool:
         """Whether a GET answers with a status below 400."""
@@ -121,35 +119,36 @@ class ControlClient:
     async def _request(
         self, method: str, path: str, payload: dict[str, Any] | None, limit_s: float
     ) -> tuple[int, str]:
-        timeout = aiohttp.ClientTimeout(total=limit_s)
-        url = self._address.base_url + path
+        body, headers = b"", {}
+        if payload is not None:
+            body, headers = json.dumps(payload).encode(), {"Content-Type": "application/json"}
         try:
-            async with self._get_session().request(
-                method, url, json=payload, timeout=timeout
-            ) as response:
-                return response.status, await response.text(errors="replace")
+            async with asyncio.timeout(limit_s):
+                return await self._exchange(method, path, body, headers)
         except TimeoutError:
             raise EngineError(
                 f"engine '{self._engine}': {method} {path} was not answered in {limit_s:.0f} s"
             ) from None
-        except (aiohttp.ClientError, OSError, ValueError) as exc:
+        except (OSError, ValueError) as exc:
             raise EngineError(f"engine '{self._engine}': {method} {path}: {exc}") from exc
+
+    async def _exchange(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, str]:
+        try:
+            response = await self._pool.request(method, path, body, headers)
+        except HopError:
+            if method != "GET":
+                raise
+            # The peer closed a kept connection as we asked; reading twice does no harm.
+            response = await self._pool.request(method, path, body, headers)
+        try:
+            return response.status, (await response.read()).decode(errors="replace")
+        finally:
+            response.close()
 
     def _check(self, method: str, path: str, status: int, body: str) -> None:
         if status >= 400:
             raise EngineError(
                 f"engine '{self._engine}': {method} {path} answered {status}: {body[:300].strip()}"
             )
-
-    def _get_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector: aiohttp.BaseConnector
-            if self._address.socket_path is not None:
-                connector = aiohttp.UnixConnector(path=self._address.socket_path)
-            else:
-                connector = aiohttp.TCPConnector()
-            headers = {}
-            if self._address.api_key:
-                headers["Authorization"] = f"Bearer {self._address.api_key}"
-            self._session = aiohttp.ClientSession(connector=connector, headers=headers)
-        return self._session

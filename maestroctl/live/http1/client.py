@@ -272,6 +272,12 @@ class HttpPool:
         self._prune_timer: asyncio.TimerHandle | None = None  # set while a connection is idle
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
+        """See `request`."""
+        return await self.request("POST", path, body, headers)
+
+    async def request(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> Response:
         """Send a request; return when the head of its answer is there.
 
         Cancelling the call closes the connection, which the peer sees at once.
@@ -283,7 +289,7 @@ class HttpPool:
         connection = self._take_idle() or await self._connect()
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = (
-            f"POST {self._prefix}{path} HTTP/1.1\r\n{self._fixed}{lines}"
+            f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._fixed}{lines}"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         try:

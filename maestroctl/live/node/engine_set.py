@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import aiohttp
-
 from maestroctl.domain.ids import DeviceName, EngineId, ModelName, StageId
 from maestroctl.domain.llm import EngineSpec, ModelSpec
 from maestroctl.errors import EngineError
@@ -174,7 +172,7 @@ class EngineSet:
         """Have the engine drop a request; gives up after a while, for it may be hung or gone."""
         if not self.is_alive(engine_id):
             return
-        with contextlib.suppress(EngineError, aiohttp.ClientError, OSError, TimeoutError):
+        with contextlib.suppress(EngineError, OSError, TimeoutError):
             await asyncio.wait_for(self.get(engine_id).abort([stage_id]), _RELEASE_LIMIT_S)
 
     # --- activations, for the stages that waited for them ----------------------------------------

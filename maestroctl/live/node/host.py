@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, assert_never
 
-import aiohttp
-
 from maestroctl.domain.engine import EngineReadings
 from maestroctl.domain.ids import DeviceName, EngineId, StageId
 from maestroctl.domain.messages import ModelActionAnswered
@@ -176,7 +174,7 @@ class NodeHost:
         began_s = core_now_s()
         try:
             readings = await self._change(effect)
-        except (EngineError, ConfigError, ModelSourceError, OSError, aiohttp.ClientError) as exc:
+        except (EngineError, ConfigError, ModelSourceError, OSError) as exc:
             self.post(
                 TransitionFailed(
                     effect.engine_id,
