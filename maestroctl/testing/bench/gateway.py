@@ -20,7 +20,6 @@ everything could be measured.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import resource
 import sys
@@ -30,10 +29,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import uvloop
-
 from maestroctl.config.home import home_dir
 from maestroctl.testing.bench import litellm_proxy
+from maestroctl.testing.bench.command import Report, make_parser, run_bench, say
 from maestroctl.testing.bench.gateway_report import make_figures, make_sections
 from maestroctl.testing.bench.gateway_runs import (
     BARE,
@@ -52,22 +50,15 @@ from maestroctl.testing.bench.processes import (
     BenchError,
     LoadOfOthers,
     free_port,
-    heed_terminate,
     listens,
     module_argv,
     running,
 )
 from maestroctl.testing.bench.product import Product, running_product
-from maestroctl.testing.bench.report import render, summary_line, to_json_line
 
 MODELS = ("alpha", "beta", "gamma", "delta")
 _KV_CACHE = "256 MiB"
 """For 300 streams of one engine with room: 1 KiB per token, booked in blocks."""
-
-
-def say(text: str) -> None:
-    """Progress, to standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 async def measure(sizes: Sizes, *, with_litellm: bool) -> Measured:
@@ -181,11 +172,7 @@ def _raise_descriptor_limit(streams: int) -> None:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m maestroctl.testing.bench.gateway",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("gateway", __doc__)
     add = parser.add_argument
     add("--quick", action="store_true", help="little of everything; no figures to quote")
     add("--skip-litellm", action="store_true", help="leave the comparison with LiteLLM out")
@@ -199,19 +186,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     sizes = Sizes.quick() if args.quick else Sizes()
     if args.repeats:
         sizes = replace(sizes, repeats=args.repeats, stream_waves=args.repeats)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            measured = runner.run(measure(sizes, with_litellm=not args.skip_litellm))
-    except BenchError as exc:
-        print(f"bench-gateway cannot run: {exc}", file=sys.stderr)
-        return 1
-    sections, notes = make_sections(measured)
-    print(render("Gateway and node daemon, both hops, on stub engines", sections, notes))
-    print("\n" + summary_line(sections))
-    print(to_json_line(make_figures(measured)))
-    return 0
+
+    def report(measured: Measured) -> Report:
+        sections, notes = make_sections(measured)
+        return Report(
+            "Gateway and node daemon, both hops, on stub engines",
+            sections,
+            make_figures(measured),
+            notes,
+        )
+
+    return run_bench("gateway", measure(sizes, with_litellm=not args.skip_litellm), report)
 
 
 if __name__ == "__main__":
-    heed_terminate()
     sys.exit(main())

