@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from maestroctl.domain.fleet import EventLogSpec, NodeSpec
-from maestroctl.domain.ids import ModelName, NodeName
+from maestroctl.domain.ids import ModelName, NodeName, StageId
 from maestroctl.domain.llm import EngineSpec, ModelSpec
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.records import DecisionRecord
 from maestroctl.domain.snapshot import NodeSnapshot
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+"""2: `Rebook`."""
 
 
 class ModelAction(StrEnum):
@@ -104,6 +105,21 @@ class Prewarm:
 
 
 @dataclass(frozen=True, slots=True)
+class Rebook:
+    """A better prediction: `booked_tokens`, prompt included, for an attempt sent before.
+
+    It travels beside the stages, so it may come before the stage it is about.
+    """
+
+    stage_id: StageId
+    attempt: int
+    epoch: int
+    seq: int
+    prompt_tokens: int
+    booked_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """Stop the engines and exit."""
 
@@ -117,7 +133,7 @@ class Ping:
     number: int
 
 
-CoordinatorMessage = CoordinatorHello | RequestModelAction | Prewarm | Shutdown | Ping
+CoordinatorMessage = CoordinatorHello | RequestModelAction | Prewarm | Rebook | Shutdown | Ping
 
 # --- node -> coordinator ------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from maestroctl.scheduler.coordinator_state import (
 )
 from maestroctl.scheduler.coordinator_tables import CoordinatorTables
 from maestroctl.scheduler.coordinator_timers import Out, Timers
-from maestroctl.scheduler.effects import AdvisePrewarm, DispatchStage
+from maestroctl.scheduler.effects import AdvisePrewarm, DispatchStage, RebookStage
 from maestroctl.scheduler.ordering.base import LATE_SHARE, OrderingPolicy
 from maestroctl.scheduler.ordering.costs import clamp_to_request, nominal_s
 from maestroctl.scheduler.ordering.stage_queue import Entry, QueueClass
@@ -115,14 +115,29 @@ class Dispatcher:
         stage.place = None
         return place
 
-    def rebook(self, stage: StageState) -> None:
-        """A better prediction came for a stage that is at a node."""
-        place = stage.place
+    def rebook(self, stage: StageState, out: Out) -> None:
+        """A better prediction came for a stage that is at a node: book by it here and there."""
+        place, tables = stage.place, self._tables
         assert place is not None
-        tokens = booked_tokens(stage, stage.prediction, place)
+        prompt = stage.stage.prompt_tokens.full
+        tokens = max(booked_tokens(stage, stage.prediction, place), prompt + stage.output_tokens)
         end_s = self._predict_end_s(stage, place, stage.dispatched_s + stage.wake_s)
-        self._tables.fleet.rebook(place, stage.seq, tokens - stage.booked_tokens, end_s)
+        tables.fleet.rebook(place, stage.seq, tokens - stage.booked_tokens, end_s)
+        if tokens == stage.booked_tokens:
+            return
         stage.booked_tokens = tokens
+        tables.seq += 1
+        out.append(
+            RebookStage(
+                stage.stage_id,
+                stage.attempt,
+                place.node.name,
+                self._epoch,
+                tables.seq,
+                prompt,
+                tokens,
+            )
+        )
 
     def pump_model(self, model: ModelName, now_s: float, out: Out) -> None:
         """A place of the model may have opened."""

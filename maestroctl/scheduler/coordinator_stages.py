@@ -131,7 +131,7 @@ class StageFlow:
         self._model_choice.on_models_set(stage)
         before: float = stage.key if stage.place is None else stage.booked_tokens
         if stage.place is not None:
-            self._dispatcher.rebook(stage)
+            self._dispatcher.rebook(stage, out)
         else:
             stage.key = self._ordering.key(stage.stage, stage.job, event.prediction, now_s)
             if stage.status is StageStatus.QUEUED:
@@ -186,6 +186,7 @@ class StageFlow:
             raise self._impossible(event.stage_id, "it was refused after its first byte")
         self._tables.counters.refused += 1
         place = self._dispatcher.leave_node(stage)
+        stage.output_tokens = 0
         stage.last_reason = event.reason
         self._tables.log.append((now_s, event.stage_id, "refused", event.reason))
         out.append(record_refusal(stage, place.name, event.reason, now_s))

@@ -94,6 +94,19 @@ class DispatchStage:
 
 
 @dataclass(frozen=True, slots=True)
+class RebookStage:
+    """Tell the node what a better prediction makes of the booking of a dispatched attempt."""
+
+    stage_id: StageId
+    attempt: int
+    node: NodeName
+    epoch: int
+    seq: int
+    prompt_tokens: int
+    booked_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class WithdrawStage:
     """Take the dispatched attempt back from the node: close its request."""
 
@@ -136,6 +149,7 @@ CoordinatorEffect = (
     | RunStep
     | FinishJob
     | DispatchStage
+    | RebookStage
     | WithdrawStage
     | ResolveStage
     | AdvisePrewarm

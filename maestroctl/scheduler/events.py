@@ -268,6 +268,23 @@ class StageOffered:
 
 
 @dataclass(frozen=True, slots=True)
+class StageRebooked:
+    """A better prediction came for a stage that the coordinator has sent here.
+
+    Attributes:
+        epoch, seq: of the coordinator's command; another epoch is stale.
+        booked_tokens: prompt plus the new admission quantile, at least what the stage holds.
+    """
+
+    stage_id: StageId
+    attempt: int
+    epoch: int
+    seq: int
+    prompt_tokens: int
+    booked_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class StageOutgrew:
     """The stage holds more tokens than it booked."""
 
@@ -403,6 +420,7 @@ class EpochAnnounced:
 
 NodeEvent = (
     StageOffered
+    | StageRebooked
     | StageOutgrew
     | StageSentFirstByte
     | StageLeft

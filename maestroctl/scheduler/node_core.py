@@ -41,6 +41,7 @@ from maestroctl.scheduler.events import (
     StageLeft,
     StageOffered,
     StageOutgrew,
+    StageRebooked,
     StageSentFirstByte,
     StageWithdrawn,
     TimerFired,
@@ -65,6 +66,7 @@ from maestroctl.scheduler.node.stage_events import (
     note_first_byte,
     offer_stage,
     rebook_outgrown,
+    rebook_predicted,
     withdraw_stage,
 )
 from maestroctl.scheduler.node.state import NodeState, NodeStats
@@ -131,6 +133,7 @@ class NodeCore:
             StageLeft: leave_stage,
             StageSentFirstByte: note_first_byte,
             StageOutgrew: rebook_outgrown,
+            StageRebooked: rebook_predicted,
             StageWithdrawn: withdraw_stage,
             EngineAdopted: adopt_engine,
             TransitionFinished: finish_transition,

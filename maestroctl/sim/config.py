@@ -4,7 +4,7 @@
     [policy]     the keys of a fleet file
     [[model]]    name and a profile file, or geometry; each cost may be replaced
     [[node]]     name, count, memory, host_memory, models, rtt
-    [network]    rtt, send_soon, snapshot_every, progress_every
+    [network]    rtt, send_soon, snapshot_every, progress_every, prediction
     [arrivals]   kind = "poisson" | "bursty" | "trace", rate, cv, trace
     [[class]]    service_class, share, apps, deadline_factor, models, [class.role_models]
     [prediction] error = "none" | "lognormal" | "residuals" | "prior", rho, residuals
@@ -239,6 +239,7 @@ def _network(root: _Reader) -> NetworkSpec:
         send_soon_s=table.seconds("send_soon", default.send_soon_s),
         snapshot_every_s=table.seconds("snapshot_every", default.snapshot_every_s),
         progress_every_s=table.seconds("progress_every", default.progress_every_s),
+        prediction_s=table.seconds("prediction", default.prediction_s),
     )
     table.finish()
     return spec

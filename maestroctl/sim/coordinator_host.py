@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from maestroctl.domain.ids import JobId, NodeName, StageId
 from maestroctl.domain.outcome import Outcome
+from maestroctl.domain.prediction import PRIOR
 from maestroctl.domain.records import DecisionRecord
 from maestroctl.domain.stage import PromptTokens, StageDescriptor
 from maestroctl.scheduler.coordinator_core import CoordinatorCore
@@ -22,6 +23,7 @@ from maestroctl.scheduler.effects import (
     DispatchStage,
     FinishJob,
     PrepareStep,
+    RebookStage,
     RecordDecision,
     ResolveStage,
     RunStep,
@@ -31,10 +33,12 @@ from maestroctl.scheduler.effects import (
 from maestroctl.scheduler.events import (
     CoordinatorEvent,
     JobSubmitted,
+    PredictionArrived,
     PrewarmAdvised,
     StageArrived,
     StageEnded,
     StageOffered,
+    StageRebooked,
     StageStarted,
     StepFailed,
     StepFinished,
@@ -94,6 +98,7 @@ class SimCoordinator:
         record: Callable[[DecisionRecord], None] | None = None,
         listen: Callable[[CoordinatorEvent, float], None] | None = None,
         log: EventLog | None = None,
+        prediction_s: float | None = None,
     ) -> None:
         self.core = core
         self.stages: list[StageRow] = []
@@ -105,6 +110,7 @@ class SimCoordinator:
         self._record = record
         self._listen = listen
         self._log = log
+        self._prediction_s = prediction_s
         self._jobs: dict[JobId, _Job] = {}
         self._stages: dict[StageId, _Stage] = {}
         self._timers = Timers(loop, lambda timer_id: self.post(TimerFired(timer_id)))
@@ -193,6 +199,8 @@ class SimCoordinator:
             case WithdrawStage():
                 node = self._nodes[effect.node]
                 self._loop.after(node.rtt_s / 2, node.withdraw, effect.stage_id)
+            case RebookStage():
+                self._rebook(effect)
             case AdvisePrewarm():
                 self._advise(effect)
             case _:
@@ -220,6 +228,18 @@ class SimCoordinator:
         self._loop.after(
             node.rtt_s / 2, node.offer, offer, stage.call.tokens_on(effect.model), conversation
         )
+
+    def _rebook(self, effect: RebookStage) -> None:
+        node = self._nodes[effect.node]
+        event = StageRebooked(
+            effect.stage_id,
+            effect.attempt,
+            effect.epoch,
+            effect.seq,
+            effect.prompt_tokens,
+            effect.booked_tokens,
+        )
+        self._loop.after(node.rtt_s / 2, node.rebook, event)
 
     def _advise(self, effect: AdvisePrewarm) -> None:
         node = self._nodes[effect.node]
@@ -277,7 +297,12 @@ class SimCoordinator:
         prediction = self._predictor.predict(
             call, job.remaining[run][index], plan.confidence, plan.workflow.name
         )
-        self._post_inside(StageArrived(stage, prediction))
+        if self._prediction_s is not None and self.core.has_room(stage):
+            self._post_inside(StageArrived(stage, PRIOR))
+            late = PredictionArrived(stage_id, prediction)
+            self._loop.after(self._prediction_s, self.post, late)
+        else:
+            self._post_inside(StageArrived(stage, prediction))
 
     def _post_inside(self, event: CoordinatorEvent) -> None:
         if self._handling:

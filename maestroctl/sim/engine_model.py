@@ -205,6 +205,18 @@ class EngineModel:
         elif self._may_admit(sequence):
             self.interrupt()
 
+    def rebook(self, name: str, tokens: int) -> int:
+        """Another booking for a sequence, at least what it holds; returns it."""
+        sequence = self._all[name]
+        held = sequence.context
+        if name in self._decoding:
+            held += sequence.left - self.tokens_left()[name]
+        sequence.booked = max(tokens, held)
+        if name in self._decoding:
+            self._mark_outgrow(sequence)
+            self.interrupt()
+        return sequence.booked
+
     def abort(self, name: str) -> None:
         """Drop a stage; `on_gone` comes at the end of the iteration, or at once if it waits."""
         sequence = self._all[name]
@@ -394,8 +406,7 @@ class EngineModel:
         self._sum_base += sequence.base
         self._decoding[sequence.name] = sequence
         self._mark(self._v + sequence.left, _FINISH, sequence)
-        if sequence.booked < sequence.context + sequence.left:
-            self._mark(max(self._v, sequence.booked + 1 - sequence.base), _OUTGROW, sequence)
+        self._mark_outgrow(sequence)
 
     def _leave_clock(self, sequence: Sequence) -> None:
         del self._decoding[sequence.name]
@@ -408,12 +419,17 @@ class EngineModel:
     def _mark(self, v: int, kind: int, sequence: Sequence) -> None:
         heappush(self._marks, (v, sequence.order, kind, sequence.epoch, sequence))
 
+    def _mark_outgrow(self, sequence: Sequence) -> None:
+        """Stop the clock when it passes its booking; a mark of an older booking says nothing."""
+        if sequence.booked < sequence.context + sequence.left:
+            self._mark(max(self._v, sequence.booked + 1 - sequence.base), _OUTGROW, sequence)
+
     def _outgrow(self, sequence: Sequence) -> None:
         tokens = sequence.base + self._v
+        if tokens <= sequence.booked:
+            return
         sequence.booked = max(tokens, self._on_outgrow(sequence.name, tokens))
-        final = sequence.context + sequence.left
-        if sequence.booked < final:
-            self._mark(sequence.booked + 1 - sequence.base, _OUTGROW, sequence)
+        self._mark_outgrow(sequence)
 
     # --- limits ---------------------------------------------------------------------------------
 

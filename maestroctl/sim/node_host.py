@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from maestroctl.domain.engine import EngineAbilities, EngineReadings
@@ -47,6 +48,7 @@ from maestroctl.scheduler.events import (
     StageOffered,
     StageOutgrew,
     StageProgressed,
+    StageRebooked,
     StageRefused,
     StageSentFirstByte,
     StageStarted,
@@ -237,6 +239,17 @@ class SimNode:
             return
         self._stages[offer.stage_id] = _Stage(offer, output_tokens, conversation, self._loop.now_s)
         self.post(offer)
+
+    def rebook(self, event: StageRebooked) -> None:
+        """A better prediction of a stage came from the coordinator."""
+        stage = self._stages.get(event.stage_id)
+        if stage is not None and stage.attempt == event.attempt:
+            booked = event.booked_tokens
+            if stage.engine is not None and stage.engine.model is not None:
+                booked = stage.engine.model.rebook(stage.offer.stage_id, booked)
+            stage.offer = replace(stage.offer, booked_tokens=booked)
+            event = replace(event, booked_tokens=booked)
+        self.post(event)
 
     def withdraw(self, stage_id: StageId) -> None:
         """The coordinator closed the stage's request."""

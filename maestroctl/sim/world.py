@@ -134,6 +134,7 @@ class World:
             record,
             listen,
             self._opened(open_log(header)),
+            spec.network.prediction_s,
         )
         for name, node in fleet.nodes.items():
             cluster = fleet.clusters.get(node.cluster)

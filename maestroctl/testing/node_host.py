@@ -47,6 +47,7 @@ from maestroctl.scheduler.events import (
     ShutdownRequested,
     StageLeft,
     StageOutgrew,
+    StageRebooked,
     StageSentFirstByte,
     StageWithdrawn,
     TimerFired,
@@ -216,6 +217,16 @@ class FakeNodeHost:
             self._end(stage_id, "left")
         self.send(StageLeft(stage_id))
 
+    def rebook(self, stage_id: StageId, tokens: int, *, attempt: int = 1) -> list[NodeEffect]:
+        """A better prediction comes; whatever it says, it ends nothing."""
+        self.seq += 1
+        serving = self.forwarded()
+        event = StageRebooked(stage_id, attempt, self.epoch, self.seq, min(1, tokens), tokens)
+        effects = self.send(event)
+        assert not any(isinstance(effect, AbortStage | RefuseStage) for effect in effects)
+        assert set(serving) <= set(self.forwarded())
+        return effects
+
     def withdraw(self, stage_id: StageId) -> None:
         """The coordinator takes a stage back."""
         del self.live[stage_id]
@@ -315,9 +326,8 @@ def drive_randomly(
     """
     rng = random.Random(seed)
     models = [str(model) for model in host.core._state.by_model]
-    everyday = (
-        ["offer"] * 5 + ["leave"] * 5 + ["finish"] * 4 + ["advance"] * 2 + ["withdraw"] + ["grow"]
-    )
+    everyday = ["offer"] * 5 + ["leave"] * 5 + ["finish"] * 4 + ["advance"] * 2
+    everyday += ["withdraw", "grow", "rebook"]
     trouble = ["fail", "exit", "budget", "read", "ask", "ask", "prewarm", "epoch", "stale"]
     for _ in range(num_events):
         action = rng.choice(everyday * calm + trouble if faults else everyday)
@@ -346,6 +356,10 @@ def _do(host: FakeNodeHost, rng: random.Random, action: str, models: list[str]) 
             StageSentFirstByte(stage_id),
         ]
         host.send(rng.choice(grown))
+    elif action == "rebook":
+        known = [*host.live, *host.leaving, StageId("unknown")]
+        tokens = rng.choice([0, 1, 100, 400, 1024, 5000])
+        host.rebook(rng.choice(known), tokens, attempt=rng.choice([1, 1, 1, 2]))
     elif action == "finish" and moving:
         host.finish(rng.choice(moving), rng.choice([0, 0, 1 << 30, 9 << 30]))
     elif action == "fail" and moving:

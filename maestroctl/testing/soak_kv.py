@@ -38,8 +38,10 @@ from maestroctl.scheduler.events import (
     NodeEvent,
     StageOffered,
     StageOutgrew,
+    StageRebooked,
     TransitionFinished,
 )
+from maestroctl.scheduler.node.engine_state import StagePlace
 from maestroctl.scheduler.node_core import NodeCore
 from maestroctl.testing.builders import (
     ALL_ABLE,
@@ -118,9 +120,24 @@ class SoakHost(FakeNodeHost):
             engine_id, size = self.booked[event.stage_id]
             grown = self.core._state.engines[engine_id].kv_bytes(event.num_tokens)
             self.booked[event.stage_id] = (engine_id, max(size, grown))
+        elif isinstance(event, StageRebooked):
+            self._foresee_booking(event)
         elif isinstance(event, MemoryRead):
             for engine_id, size in event.engines.items():
                 self.truth.take_more(engine_id, size)
+
+    def _foresee_booking(self, event: StageRebooked) -> None:
+        """A correction counts for the attempt that is here and not on its way out."""
+        stage = self.core._state.stages.get(event.stage_id)
+        if stage is None or stage.attempt != event.attempt or stage.place is StagePlace.LEAVING:
+            return
+        self.seen["rebooked"] += 1
+        tokens = max(event.booked_tokens, event.prompt_tokens)
+        if event.stage_id in self.wanted:
+            self.wanted[event.stage_id] = tokens
+        else:
+            size = self.core._state.engines[stage.engine_id].kv_bytes(tokens)
+            self.booked[event.stage_id] = (stage.engine_id, size)
 
     def _write_log(self, event: NodeEvent, effects: list[NodeEffect]) -> None:
         self.tail.append((self.now_s, event, effects))

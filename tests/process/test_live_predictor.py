@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import psutil
 import pytest
 
 from maestroctl.predict.client import BUDGET_S
+from maestroctl.store.database import Store
 from tests.support.product import (
     ServeProcess,
     chat,
@@ -29,9 +31,11 @@ from tests.support.product import (
 
 
 @asynccontextmanager
-async def serving(tmp_path: Path, predictor: str) -> AsyncIterator[ServeProcess]:
+async def serving(
+    tmp_path: Path, predictor: str, flags: tuple[str, ...] = ()
+) -> AsyncIterator[ServeProcess]:
     fleet = tmp_path / "fleet.toml"
-    fleet.write_text(stub_fleet_toml(tmp_path, predictor=predictor))
+    fleet.write_text(stub_fleet_toml(tmp_path, predictor=predictor, flags=flags))
     serve = ServeProcess(fleet, tmp_path / "home", free_port())
     try:
         await serve.start()
@@ -46,13 +50,17 @@ async def get(serve: ServeProcess, path: str) -> Any:
         return await response.json()
 
 
-async def ask(serve: ServeProcess, text: str, expect: int = 200, **headers: str) -> float:
+async def ask(
+    serve: ServeProcess, text: str, expect: int = 200, max_tokens: int = 8, **headers: str
+) -> float:
     """One chat request with the status expected; its seconds."""
     began_s = time.monotonic()
     async with (
         aiohttp.ClientSession() as session,
         session.post(
-            serve.url + "/v1/chat/completions", json=chat(text, max_tokens=8), headers=headers
+            serve.url + "/v1/chat/completions",
+            json=chat(text, max_tokens=max_tokens),
+            headers=headers,
         ) as response,
     ):
         assert response.status == expect, await response.text()
@@ -82,6 +90,18 @@ async def predicts(serve: ServeProcess) -> None:
     await until(answered, 30)
 
 
+def observations_kept(tmp_path: Path) -> int:
+    """What a coordinator that starts now would know of."""
+    with Store.open(f"sqlite:///{tmp_path}/state.db", exclusive=False) as store:
+        return int(json.loads(store.meta("online/") or "{}").get("observed", 0))
+
+
+def node_log(serve: ServeProcess) -> bytes:
+    """What the node's core was told: corrections of bookings among it."""
+    logs = (serve.home / "events").glob("node*.jsonl")
+    return b"".join(path.read_bytes() for path in logs)
+
+
 async def test_predictions_reach_records_and_outlive_a_kill_and_no_orphan_stays(
     tmp_path: Path,
 ) -> None:
@@ -102,13 +122,27 @@ async def test_predictions_reach_records_and_outlive_a_kill_and_no_orphan_stays(
         seen = (await status(serve))["online"]["observations"]
         assert seen >= 3
         pid = (await status(serve))["service"]["pid"]
-        await asyncio.sleep(3)  # the documented cadence of saving is 2 s
+        await until(lambda: observations_kept(tmp_path) == seen)
         serve.send(signal.SIGKILL)
         await serve.wait()
         await until(lambda: not psutil.pid_exists(pid), 10)
         await serve.start()
         assert (await status(serve))["online"]["observations"] == seen
     await until(lambda: not processes_under(tmp_path), 10)
+
+
+async def test_a_prediction_that_comes_after_its_stage_was_sent_corrects_the_node(
+    tmp_path: Path,
+) -> None:
+    slow = ("--token-interval", "0.2")
+    async with serving(tmp_path, "enabled = true\nbudget_ms = 5000", flags=slow) as serve:
+        await listening(serve)
+        asking = asyncio.ensure_future(ask(serve, "hello", max_tokens=600))
+        await until(lambda: b"StageRebooked" in node_log(serve), 30)
+        assert not asking.done(), "it runs on"
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
 
 
 @pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP], ids=("crash", "hang"))

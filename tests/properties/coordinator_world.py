@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from maestroctl.domain.engine import EngineStatus
-from maestroctl.domain.ids import NodeName
+from maestroctl.domain.ids import NodeName, StageId
 from maestroctl.domain.outcome import JobStatus, Outcome
 from maestroctl.domain.policy import PolicySpec
+from maestroctl.domain.prediction import Prediction
 from maestroctl.domain.stage import StageDescriptor
 from maestroctl.domain.workflow import WorkflowSpec
 from maestroctl.scheduler.coordinator_core import CoordinatorCore
@@ -23,6 +24,7 @@ from maestroctl.scheduler.effects import (
     DispatchStage,
     FinishJob,
     PrepareStep,
+    RebookStage,
     RecordDecision,
     ResolveStage,
     RunStep,
@@ -33,6 +35,7 @@ from maestroctl.scheduler.events import (
     CoordinatorEvent,
     NodeLost,
     NodeSnapshotReceived,
+    PredictionArrived,
     StageArrived,
     StepRef,
     StepResult,
@@ -135,6 +138,9 @@ class World:
         self.first_byte: dict[str, None] = {}
         self.resolved: dict[str, Outcome] = {}
         self.last_seq = 0
+        self.q90: dict[str, int] = {}
+        self.tokens: dict[str, int] = {}  # so far, of the attempt that is at a node
+        self.booked: dict[str, int] = {}
         self.closing = False
         self.expected_stale = 0
         for node in self.nodes.values():
@@ -170,6 +176,14 @@ class World:
         match effect:
             case DispatchStage():
                 self.on_dispatch(effect)
+            case RebookStage():
+                sent = self.sent[effect.stage_id]
+                assert (sent.attempt, sent.node) == (effect.attempt, effect.node)
+                assert effect.booked_tokens == self.expected_booking(effect.stage_id)
+                assert effect.booked_tokens != self.booked[effect.stage_id], "says nothing new"
+                self.booked[effect.stage_id] = effect.booked_tokens
+                assert effect.seq > self.last_seq
+                self.last_seq = effect.seq
             case WithdrawStage():
                 sent = self.sent.pop(effect.stage_id)
                 assert (sent.attempt, sent.node) == (effect.attempt, effect.node)
@@ -201,6 +215,20 @@ class World:
             case RecordDecision() | AdvisePrewarm():
                 pass
 
+    def expected_booking(self, stage_id: str) -> int:
+        """Prompt and the admission quantile that was told last, at least what came."""
+        output = max(self.q90.get(stage_id, 100), self.tokens.get(stage_id, 0))
+        return self.stages[stage_id].prompt_tokens.full + output
+
+    def predict(self, stage_id: str, q90: int) -> None:
+        """A better prediction comes: what is at a node is booked by it there, and goes on."""
+        dispatched, self.q90[stage_id] = self.sent.get(stage_id), q90
+        changed = dispatched and self.booked[stage_id] != self.expected_booking(stage_id)
+        effects = self.tell(PredictionArrived(StageId(stage_id), Prediction(10.0, float(q90))))
+        told = [effect for effect in effects if isinstance(effect, RebookStage)]
+        assert len(told) == bool(changed)
+        assert self.sent.get(stage_id) is dispatched, "a prediction moves nothing"
+
     def on_dispatch(self, effect: DispatchStage) -> None:
         stage = self.stages[effect.stage_id]
         assert effect.stage_id in self.live
@@ -212,7 +240,9 @@ class World:
         assert effect.epoch == self.epoch
         assert effect.seq > self.last_seq
         assert effect.attempt == self.attempts[effect.stage_id] + 1
-        assert effect.booked_tokens == stage.prompt_tokens.full + 100
+        self.tokens.pop(effect.stage_id, None)
+        assert effect.booked_tokens == self.expected_booking(effect.stage_id)
+        self.booked[effect.stage_id] = effect.booked_tokens
         self.last_seq = effect.seq
         self.check_order(stage, effect)
         self.attempts[effect.stage_id] = effect.attempt

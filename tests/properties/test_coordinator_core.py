@@ -122,6 +122,7 @@ class CoordinatorLife(RuleBasedStateMachine):
         stage_id, sent = pick(list(world.sent.items()), some)
         known = next(view for view in world.core.in_flight() if view.stage_id == stage_id)
         world.expected_stale += tokens < known.output_tokens
+        world.tokens[stage_id] = max(tokens, known.output_tokens)
         world.tell(StageProgressed(StageId(stage_id), sent.attempt, tokens))
 
     @precondition(lambda self: self.world.sent)
@@ -170,7 +171,13 @@ class CoordinatorLife(RuleBasedStateMachine):
     @rule(some=some)
     def the_same_prediction_comes_again(self, some: int) -> None:
         stage_id = pick(list(self.world.live), some)
-        self.world.tell(PredictionArrived(StageId(stage_id), Prediction(10.0, 100.0)))
+        q90 = self.world.q90.get(StageId(stage_id), 100)
+        self.world.tell(PredictionArrived(StageId(stage_id), Prediction(10.0, float(q90))))
+
+    @precondition(lambda self: self.world.live)
+    @rule(some=some, q90=st.integers(10, 300))
+    def a_better_prediction_comes(self, some: int, q90: int) -> None:
+        self.world.predict(StageId(pick(list(self.world.live), some)), q90)
 
     # --- nodes and time -------------------------------------------------------------------------
 

@@ -75,6 +75,11 @@ class NodeMachine(RuleBasedStateMachine):
         self.host.send(StageSentFirstByte(stage))
         self.host.send(StageOutgrew(stage, tokens))
 
+    @rule(n=picks, tokens=st.integers(0, 5000), attempt=st.sampled_from([1, 1, 2]))
+    def better_prediction(self, n, tokens, attempt):
+        stages = [*self.host.live, *self.host.leaving, StageId("unknown")]
+        self.host.rebook(self.pick(stages, n), tokens, attempt=attempt)
+
     @rule(n=picks)
     def offer_of_a_former_epoch(self, n):
         assume(self.host.epoch > 0)

@@ -15,7 +15,7 @@ from maestroctl.testing.soak_kv import soak
 def test_eq_4_holds_after_every_operation_whatever_happens(num_models, operations):
     counts = soak(operations, num_models, seed=7_000)
     assert counts["operations"] == operations
-    for happened in ("forwarded", "outgrown", "sleeps", "restarts", "budget"):
+    for happened in ("forwarded", "outgrown", "rebooked", "sleeps", "restarts", "budget"):
         assert counts[happened], happened
 
 

@@ -16,7 +16,7 @@ from typing import Any, assert_never
 from maestroctl.domain.fleet import FleetSpec
 from maestroctl.domain.ids import NodeName, StageId
 from maestroctl.domain.llm import EngineKind
-from maestroctl.domain.messages import Prewarm
+from maestroctl.domain.messages import Prewarm, Rebook
 from maestroctl.domain.outcome import JobStatus
 from maestroctl.domain.prediction import Prediction
 from maestroctl.domain.records import DecisionRecord
@@ -38,6 +38,7 @@ from maestroctl.scheduler.effects import (
     DispatchStage,
     FinishJob,
     PrepareStep,
+    RebookStage,
     RecordDecision,
     ResolveStage,
     RunStep,
@@ -156,6 +157,8 @@ class CoordinatorHost:
                 self.ledger.dispatched(effect, now_s)
                 self.predictions.dispatched(effect)
                 self.calls.deliver(effect)
+            case RebookStage():
+                self.links[effect.node].send(_rebook(effect))
             case WithdrawStage():
                 self.calls.deliver(effect)
             case ResolveStage():
@@ -254,6 +257,17 @@ class CoordinatorHost:
         self._timers.close()
         for task in self._improving:
             task.cancel()
+
+
+def _rebook(effect: RebookStage) -> Rebook:
+    return Rebook(
+        effect.stage_id,
+        effect.attempt,
+        effect.epoch,
+        effect.seq,
+        effect.prompt_tokens,
+        effect.booked_tokens,
+    )
 
 
 def _no_jobs(effect: JobEffect) -> None:

@@ -31,6 +31,7 @@ from maestroctl.domain.messages import (
     Ping,
     Pong,
     Prewarm,
+    Rebook,
     RequestModelAction,
     Shutdown,
     SnapshotPublished,
@@ -210,6 +211,8 @@ class NodeDaemon:
                             message.model, message.probability, at_s, message.epoch, message.seq
                         )
                     )
+                case Rebook():
+                    host.relay.rebook(message)
                 case Shutdown():
                     self._shut_down(drain=message.drain)
                 case _:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,7 +20,7 @@ from typing import Protocol
 import msgspec
 
 from maestroctl.domain.ids import EngineId, ModelName, StageId
-from maestroctl.domain.messages import ABORT_COMMENT, StageHeaders, StageRefusal
+from maestroctl.domain.messages import ABORT_COMMENT, Rebook, StageHeaders, StageRefusal
 from maestroctl.domain.outcome import Outcome
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.errors import InvalidRequest
@@ -32,6 +33,7 @@ from maestroctl.scheduler.events import (
     StageLeft,
     StageOffered,
     StageOutgrew,
+    StageRebooked,
     StageSentFirstByte,
     StageWithdrawn,
 )
@@ -42,6 +44,7 @@ Verdict = ForwardStage | RefuseStage | AbortStage
 
 _BOOK_AHEAD_TOKENS = 128
 """A stage that outgrew its booking books this much more at a time."""
+_MAX_EARLY = 64
 _KEPT_HEADERS = ("content-type", "retry-after")
 
 
@@ -76,13 +79,16 @@ class HeldStage:
         task: the handler, cancelled by an abort.
         forwarded: its request to the engine has begun; `StageLeft` will follow.
         booked_tokens: prompt and output; one event of a stream is at least one token.
+        num_tokens: prompt, and output so far.
     """
 
     stage_id: StageId
+    attempt: int
     task: asyncio.Task[object]
     offered_s: float
     prompt_tokens: int
     booked_tokens: int
+    num_tokens: int
     verdict: Verdict | None = None
     waiter: asyncio.Future[None] | None = None
     aborted: AbortStage | None = None
@@ -113,12 +119,36 @@ class StageRelay:
     def __init__(self, host: RelayHost) -> None:
         self._host = host
         self._held: dict[StageId, HeldStage] = {}
+        self._early: OrderedDict[StageId, Rebook] = OrderedDict()
+        """Corrections that overtook their stages, or came after they had left."""
 
     def decide(self, effect: Verdict) -> None:
         """Deliver an effect that concerns a stage; one that has left needs nothing more."""
         held = self._held.get(effect.stage_id)
         if held is not None:
             held.decide(effect)
+
+    def rebook(self, message: Rebook) -> None:
+        """A better prediction of a stage came; one that is not here yet is kept for it."""
+        held = self._held.get(message.stage_id)
+        if held is None:
+            self._early[message.stage_id] = message
+            if len(self._early) > _MAX_EARLY:
+                self._early.popitem(last=False)
+            return
+        booked = message.booked_tokens
+        if held.attempt == message.attempt:
+            booked = held.booked_tokens = max(booked, held.num_tokens)
+        self._host.post(
+            StageRebooked(
+                message.stage_id,
+                message.attempt,
+                message.epoch,
+                message.seq,
+                message.prompt_tokens,
+                booked,
+            )
+        )
 
     async def handle(self, request: Request) -> None:
         """One stage, from offer to the last byte.
@@ -132,11 +162,19 @@ class StageRelay:
         task = asyncio.current_task()
         assert task is not None
         held = HeldStage(
-            offer.stage_id, task, core_now_s(), offer.prompt_tokens, offer.booked_tokens
+            offer.stage_id,
+            offer.attempt,
+            task,
+            core_now_s(),
+            offer.prompt_tokens,
+            offer.booked_tokens,
+            offer.prompt_tokens,
         )
         self._held[offer.stage_id] = held
         try:
             self._host.post(offer)
+            if (early := self._early.pop(offer.stage_id, None)) is not None:
+                self.rebook(early)
             await self._carry(request, held)
         except asyncio.CancelledError:
             if not held.forwarded:
@@ -194,8 +232,9 @@ class StageRelay:
             if not num_events:
                 self._host.post(StageSentFirstByte(held.stage_id))
             num_events += max(1, chunk.count(b"\n\n"))
-            if held.prompt_tokens + num_events > held.booked_tokens:
-                self._outgrow(held, held.prompt_tokens + num_events)
+            held.num_tokens = held.prompt_tokens + num_events
+            if held.num_tokens > held.booked_tokens:
+                self._outgrow(held)
             await request.send(chunk)
         self._host.post(StageLeft(held.stage_id))
         request.end()
@@ -212,9 +251,9 @@ class StageRelay:
             headers[StageHeaders.ACTIVATION] = f"{activation} {seconds:.6f}"
         return headers
 
-    def _outgrow(self, held: HeldStage, num_tokens: int) -> None:
+    def _outgrow(self, held: HeldStage) -> None:
         """The stage holds more than it booked: book ahead in steps, so that few events do."""
-        held.booked_tokens = num_tokens + _BOOK_AHEAD_TOKENS
+        held.booked_tokens = held.num_tokens + _BOOK_AHEAD_TOKENS
         self._host.post(StageOutgrew(held.stage_id, held.booked_tokens))
 
     def _leave_early(self, held: HeldStage, to: ForwardStage) -> None:

@@ -12,6 +12,7 @@ from maestroctl.scheduler.events import (
     StageLeft,
     StageOffered,
     StageOutgrew,
+    StageRebooked,
     StageSentFirstByte,
     StageWithdrawn,
 )
@@ -20,11 +21,11 @@ from maestroctl.scheduler.node.engine_state import EngineState, StagePlace, Stag
 from maestroctl.scheduler.node.epochs import change_epoch
 from maestroctl.scheduler.node.stages import (
     COOL_DOWN_S,
+    change_booking,
     depart,
     forward,
     forward_waiters,
     make_fit,
-    raise_kv_limit,
 )
 from maestroctl.scheduler.node.state import NodeState
 
@@ -133,11 +134,7 @@ def note_first_byte(state: NodeState, event: StageSentFirstByte) -> None:
 
 
 def rebook_outgrown(state: NodeState, event: StageOutgrew) -> None:
-    """The booking follows the stage; the KV limit too, where it is elastic.
-
-    If memory is not free for it, idle engines may give way (`claims`). Nobody is aborted: an engine
-    whose limit cannot follow preempts inside it by recomputation.
-    """
+    """The stage holds more than it booked: the booking follows it."""
     if event.num_tokens < 0:
         raise state.violation(
             f"stage {event.stage_id} holds {event.num_tokens} tokens", stage_id=event.stage_id
@@ -155,10 +152,29 @@ def rebook_outgrown(state: NodeState, event: StageOutgrew) -> None:
     if more <= 0:
         return
     state.stats.outgrown += 1
-    stage.kv_bytes += more
-    engine.kv_booked_bytes += more
-    if not raise_kv_limit(state, engine, engine.kv_booked_bytes) and engine.abilities.elastic_kv:
-        state.dirty = True
+    change_booking(state, engine, stage, more)
+
+
+def rebook_predicted(state: NodeState, event: StageRebooked) -> None:
+    """A better prediction: the booking follows it, up or down; what runs goes on running.
+
+    A held stage that became smaller, or one that runs, may let others in.
+    """
+    if event.prompt_tokens < 0 or event.booked_tokens < 0:
+        raise state.violation(f"negative tokens: {event}", stage_id=event.stage_id)
+    if event.epoch != state.epoch:  # whoever comes after this one has no stage here yet
+        state.stale()
+        return
+    state.applied_seq = max(state.applied_seq, event.seq)
+    stage = state.stages.get(event.stage_id)
+    if stage is None or stage.attempt != event.attempt or stage.place is StagePlace.LEAVING:
+        state.stale()
+        return
+    engine = state.engines[stage.engine_id]
+    state.stats.rebooked += 1
+    stage.service_s = engine.service_s(event.prompt_tokens, event.booked_tokens)
+    more = engine.kv_bytes(max(event.booked_tokens, event.prompt_tokens)) - stage.kv_bytes
+    change_booking(state, engine, stage, more)
 
 
 def _hold_or_refuse(state: NodeState, engine: EngineState, stage: StageState) -> None:

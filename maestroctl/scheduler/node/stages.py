@@ -142,6 +142,27 @@ def grown_footprint(
     return wanted
 
 
+def change_booking(
+    state: NodeState, engine: EngineState, stage: StageState, more_bytes: int
+) -> None:
+    """The sequence booking of a stage follows what it holds, or what is predicted of it.
+
+    So does the KV limit, where it is elastic; if memory is not free for it, idle engines may give
+    way (`claims`). Nobody is aborted: an engine whose limit cannot follow preempts inside it by
+    recomputation.
+    """
+    stage.kv_bytes += more_bytes
+    if stage.place is StagePlace.WAITING:
+        engine.kv_waiting_bytes += more_bytes
+    else:
+        engine.kv_booked_bytes += more_bytes
+        raised = raise_kv_limit(state, engine, engine.kv_booked_bytes)
+        if more_bytes > 0 and engine.abilities.elastic_kv and not raised:
+            state.dirty = True
+    if more_bytes < 0:
+        forward_waiters(state, engine)
+
+
 def make_fit(state: NodeState, engine: EngineState, kv_bytes: int) -> bool:
     """Does the stage fit, if need be with a higher KV limit out of free memory?"""
     if can_forward(engine, kv_bytes):

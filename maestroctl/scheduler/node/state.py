@@ -65,6 +65,7 @@ class NodeStats:
     stops: int = 0
     failures: int = 0
     outgrown: int = 0
+    rebooked: int = 0
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from maestroctl.scheduler.effects import (
     AdvisePrewarm,
     CancelTimer,
     DispatchStage,
+    RebookStage,
     RecordDecision,
     ResolveStage,
     SetTimer,
@@ -147,12 +148,23 @@ def test_a_better_prediction_corrects_the_booking_and_never_the_order(
     fill(coordinator)
     coordinator.tell(arrival(make_stage("c", arrival_s=1.0)), 1.0)
     coordinator.tell(arrival(make_stage("d", arrival_s=2.0)), 2.0)
-    for name in ("a", "d", "c"):
-        assert coordinator.tell(PredictionArrived(sid(name), Prediction(5.0, 10.0)), 2.0) == []
+    better = Prediction(5.0, 10.0)
+    told = RebookStage(sid("a"), 1, NodeName("n1"), 1, 3, prompt_tokens=50, booked_tokens=60)
+    assert coordinator.tell(PredictionArrived(sid("a"), better), 2.0) == [told]
+    for name in ("a", "d", "c"):  # the node knows of the one, and is not told of what waits here
+        assert coordinator.tell(PredictionArrived(sid(name), better), 2.0) == []
     assert coordinator.tell(StageEnded(sid("a"), 1, Outcome.FINISHED, True), 3.0) == [
         ResolveStage(sid("a"), Outcome.FINISHED),
-        dispatch("c", seq=3, key=1.0, booked_tokens=60),
+        dispatch("c", seq=4, key=1.0, booked_tokens=60),
     ]
+
+
+def test_a_late_prediction_never_books_less_than_what_came(coordinator: Coordinator) -> None:
+    coordinator.connect()
+    coordinator.tell(arrival(make_stage(), Prediction(50.0, 100.0)))
+    coordinator.tell(StageProgressed(sid("s1"), 1, 70))
+    told = RebookStage(sid("s1"), 1, NodeName("n1"), 1, 2, prompt_tokens=50, booked_tokens=120)
+    assert coordinator.tell(PredictionArrived(sid("s1"), Prediction(5.0, 10.0))) == [told]
 
 
 def test_progress_only_grows(coordinator: Coordinator) -> None:

@@ -22,6 +22,7 @@ from maestroctl.scheduler.events import (
     MemoryRead,
     StageLeft,
     StageOutgrew,
+    StageRebooked,
     StageSentFirstByte,
     StageWithdrawn,
 )
@@ -114,6 +115,54 @@ def test_stage_that_outgrows_its_booking_is_rebooked_and_nobody_is_aborted():
     assert script.engine("a").kv_booked_bytes == (1024 + 1008) * MIB
     assert script.do(StageOutgrew(StageId("2"), 10)) == []
     assert script.core.stats.outgrown == 1
+
+
+def rebook(script: NodeScript, stage: str, tokens: int, **changes: int):
+    fields = {"attempt": 1, "epoch": 0, "seq": 9, "prompt_tokens": 1} | changes
+    return script.do(StageRebooked(StageId(stage), booked_tokens=tokens, **fields))
+
+
+def test_better_prediction_moves_the_booking_of_a_running_stage_and_lets_the_next_one_in():
+    script = NodeScript().awake("a")  # KV limit 2,048 tokens
+    script.offer("1", "a", tokens=1024)
+    script.offer("2", "a", tokens=1024)
+    script.offer("3", "a", tokens=400)
+    assert rebook(script, "1", 900) == []
+    assert script.engine("a").kv_booked_bytes == (912 + 1024) * MIB
+    assert rebook(script, "1", 600) == [forward("3")]
+    assert script.engine("a").kv_booked_bytes == (608 + 1024 + 400) * MIB
+    assert rebook(script, "1", 1024) == []  # beyond the limit: nobody is sent away
+    assert script.engine("a").num_running == 3
+    assert script.engine("a").kv_booked_bytes == (1024 + 1024 + 400) * MIB
+    assert script.core.snapshot(0.0).applied_seq == 9
+
+
+def test_better_prediction_of_a_held_stage_lets_it_in():
+    script = NodeScript().awake("a")
+    script.offer("1", "a", tokens=1024)
+    script.offer("2", "a", tokens=900)
+    assert script.offer("3", "a", tokens=400) == []
+    assert rebook(script, "3", 100) == [forward("3")]
+
+
+def test_better_prediction_raises_the_limit_of_an_elastic_engine_into_free_memory():
+    script = NodeScript(abilities=ELASTIC).awake("a")  # begins at its floor: one long sequence
+    script.offer("1", "a", tokens=512)
+    script.offer("2", "a", tokens=512)
+    assert rebook(script, "2", 1024) == [SetKvLimit(A, 1, GIB + 512 * MIB)]
+
+
+@pytest.mark.parametrize(
+    ("stage", "changes"),
+    [("1", {"attempt": 2}), ("1", {"epoch": -1}), ("1", {"epoch": 1}), ("gone", {})],
+    ids=["another attempt", "a former coordinator", "one not heard of", "a stage that has left"],
+)
+def test_better_prediction_of_what_is_not_here_is_stale(stage, changes):
+    script = NodeScript().awake("a")
+    script.offer("1", "a", tokens=512)
+    assert rebook(script, stage, 1024, **changes) == []
+    assert script.engine("a").kv_booked_bytes == 512 * MIB
+    assert script.core.stats.stale == 1
 
 
 def test_elastic_engine_raises_its_limit_into_free_memory_and_gives_it_back_when_idle():
@@ -298,6 +347,7 @@ HELD = [
     StageOutgrew(StageId("1"), 900),
     make_offer("1", "a"),
     StageOutgrew(StageId("1"), -1),
+    StageRebooked(StageId("1"), 1, 0, 1, 1, -1),
 ]
 
 
