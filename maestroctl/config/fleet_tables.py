@@ -148,7 +148,12 @@ POLICY = Table(
     "How decisions are made. An unknown policy name is refused with the known ones.",
     (
         Key("ordering", TEXT, "Which ready stage goes first."),
-        Key("routing", TEXT, "Which node runs a stage."),
+        Key(
+            "routing",
+            TEXT,
+            "Which node runs a stage.",
+            absent="`maestroctl` where several nodes are declared, else `single_node`",
+        ),
         Key(
             "model_choice",
             TEXT,

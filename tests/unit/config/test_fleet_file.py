@@ -447,3 +447,23 @@ def test_a_value_of_the_command_line_names_its_key_once() -> None:
     with pytest.raises(ConfigError) as caught:
         load_fleet(None, {"coordinator.listen": "nonsense"})
     assert str(caught.value).count("coordinator.listen") == 1
+
+
+NODES = '[[node]]\nname = "n1"\nhost = "h1"\n[[node]]\nname = "n2"\nhost = "h2"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "routing"),
+    [
+        ("", "single_node"),
+        (NODES, "maestroctl"),
+        (NODES + '[policy]\nrouting = "nearest"\n', "nearest"),
+        (NODES + '[policy]\nrouting = "single_node"\n', "single_node"),
+        (NODES + '[policy]\nordering = "edf"\n', "maestroctl"),
+    ],
+    ids=["one node", "several", "said", "said to be the other", "of something else"],
+)
+def test_several_nodes_are_routed_by_maestroctl_unless_the_file_says(
+    text: str, routing: str
+) -> None:
+    assert parse(MODEL + text).spec.policy.routing == routing
