@@ -37,16 +37,29 @@ TABLE: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (KeyboardInterrupt, ExitCode.INTERRUPTED),
 )
 """First match wins."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def exit_code_of(exc: BaseException) -> ExitCode:
     """The code of an error that reached the top of the command line."""
     if isinstance(exc, errors.ConfigError) and _is_in_use(exc.__cause__):
         return ExitCode.BUSY
+    if _is_full(exc):
+        return ExitCode.FAILED
     for kind, code in TABLE:
         if isinstance(exc, kind):
             return code
     return ExitCode.BUG
+
+
+def is_bug(exc: BaseException) -> bool:
+    """Whether maestroctl is at fault, and not its caller, a peer or the machine."""
+    return exit_code_of(exc) is ExitCode.BUG
+
+
+def _is_full(exc: BaseException) -> bool:
+    """The machine has no room: for the output, for one more file."""
+    return isinstance(exc, OSError) and exc.errno in _NO_ROOM
 
 
 def _is_in_use(cause: BaseException | None) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from maestroctl.cli import fleet_source, profile_view
 from maestroctl.cli.context import terminal
+from maestroctl.cli.runtime import make_output_folder
 from maestroctl.config.home import home_dir
 from maestroctl.config.kinds import did_you_mean
 from maestroctl.config.profile_store import PROFILES, is_profiled_kind, profile_path
@@ -42,6 +43,7 @@ async def profile_models(
     fleet = fleet_source.load(fleet_file).spec
     models = _choose(fleet, names)
     folder = out or home_dir(os.environ) / PROFILES
+    make_output_folder(folder)
     threads = next(iter(fleet.nodes.values())).threads
     subjects = [await _prepare(fleet, model, threads) for model in models]
     written = []

@@ -7,6 +7,8 @@ HTTP, tables and configuration are imported by the command that runs.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -103,15 +105,33 @@ def read_text_argument(value: str) -> str:
         ConfigError: the file cannot be read.
     """
     if value == "-":
-        try:
-            return sys.stdin.read()
-        except UnicodeDecodeError as exc:
-            raise ConfigError("cannot read standard input: it is not UTF-8 text") from exc
+        return _decode(sys.stdin.buffer.read(), "standard input")
     if value.startswith("@"):
+        file = value[1:]
         try:
-            return Path(value[1:]).read_text(encoding="utf-8")
+            return _decode(Path(file).read_bytes(), file)
         except OSError as exc:
-            raise ConfigError(f"cannot read {value[1:]}: {exc.strerror}") from exc
-        except UnicodeDecodeError as exc:
-            raise ConfigError(f"cannot read {value[1:]}: it is not UTF-8 text") from exc
-    return value
+            raise ConfigError(f"cannot read {file}: {exc.strerror}") from exc
+    # What the shell hands over may be no text either; Python keeps it as half surrogate pairs.
+    return _decode(os.fsencode(value), "the text given")
+
+
+def make_output_folder(folder: Path) -> None:
+    """See that results can be written, before hours go into making them.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as exc:
+        raise ConfigError(f"cannot write to the folder {folder}: {exc.strerror}") from exc
+
+
+def _decode(raw: bytes, what: str) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"cannot read {what}: it is not UTF-8 text") from exc

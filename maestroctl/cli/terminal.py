@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
+from maestroctl.cli.exit_codes import is_bug
 from maestroctl.errors import MaestroError
 
 if TYPE_CHECKING:
@@ -86,13 +87,15 @@ class Terminal:
         hint = exc.hint if isinstance(exc, MaestroError) else None
         if hint:
             self.err.print(Text(f"  {hint}"))
-        if not isinstance(exc, MaestroError) and not self.debug:
+        if is_bug(exc) and not isinstance(exc, MaestroError) and not self.debug:
             self.err.print(Text("  This is a bug of maestroctl; --debug shows where."))
 
 
 def _sentence(exc: BaseException) -> str:
     if isinstance(exc, MaestroError):
         return str(exc)
+    if isinstance(exc, OSError) and not is_bug(exc):
+        return f"{exc.strerror}: {exc.filename}" if exc.filename else str(exc.strerror)
     return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
 
 

@@ -10,7 +10,7 @@ import typer
 
 from maestroctl.cli.commands.simulate import DataOption
 from maestroctl.cli.context import terminal
-from maestroctl.cli.runtime import JsonOption
+from maestroctl.cli.runtime import JsonOption, make_output_folder
 
 if TYPE_CHECKING:
     from maestroctl.experiments.harness import Experiment, Scale
@@ -61,6 +61,7 @@ def run(
         raise typer.BadParameter("small runs or the papers' sizes, not both: --quick or --full")
     wanted = list(EXPERIMENTS) if "all" in names else list(dict.fromkeys(names))
     check_names(wanted)
+    make_output_folder(out)
     scale = _scale(quick, full, jobs, seeds)
     documents: list[dict[str, Any]] = []
     for place, name in enumerate(wanted, start=1):

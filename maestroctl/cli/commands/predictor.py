@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from maestroctl.cli.context import terminal
-from maestroctl.cli.runtime import JsonOption, UrlOption
+from maestroctl.cli.runtime import JsonOption, UrlOption, make_output_folder
 
 app = typer.Typer(help="Look at a running coordinator's predictors.", no_args_is_help=True)
 
@@ -73,5 +73,7 @@ def report(
     from maestroctl.predict.train import TrainConfig
 
     config = TrainConfig(num_threads=threads)
+    make_output_folder(work)
+    make_output_folder(out.parent)
     write_report(stages, routing, work, out, config=config, say=terminal.notice, only=only)
     terminal.notice(f"Wrote {out}.")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from maestroctl.cli.context import terminal
-from maestroctl.cli.runtime import JsonOption
+from maestroctl.cli.runtime import JsonOption, make_output_folder
 
 DataOption = Annotated[
     Path | None,
@@ -47,7 +47,7 @@ def simulate(
         spec = replace(spec, world=replace(spec.world, fleet=fleet))
     with terminal.working("Simulating"):
         if event_logs is not None:
-            event_logs.mkdir(parents=True, exist_ok=True)
+            make_output_folder(event_logs)
         figures = run_simulation(spec, event_logs)
     if as_json:
         terminal.json(figures)

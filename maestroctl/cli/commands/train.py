@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from maestroctl.cli.context import terminal
-from maestroctl.cli.runtime import JsonOption
+from maestroctl.cli.runtime import JsonOption, make_output_folder
 
 if TYPE_CHECKING:
     from maestroctl.predict.train import TrainConfig
@@ -66,6 +66,7 @@ def train(
     if stages is None or out is None:
         _refit(state, out, config, as_json=as_json)
         return
+    make_output_folder(out.parent)
     run = TrainingRun(
         stages=stages,
         out=out,

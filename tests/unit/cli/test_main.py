@@ -96,6 +96,17 @@ def test_what_is_no_event_log_is_a_mistake_of_the_caller(text: str | None, tmp_p
     assert "reading the event log" in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("args", [("config", "show"), ("config", "show", "--json")])
+def test_full_disk_is_no_bug(args: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "maestroctl", *args]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == ExitCode.FAILED
+    assert done.stderr.startswith("Error: No space left on device")
+    assert "bug" not in done.stderr
+
+
 def test_version() -> None:
     assert maestroctl("--version").stdout == f"maestroctl {__version__}\n"
 

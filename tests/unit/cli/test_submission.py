@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from maestroctl.cli.runtime import make_output_folder, read_text_argument
 from maestroctl.cli.submission import Submission, check_input, read_batch, read_submission
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.errors import ConfigError, ConfigErrors
@@ -154,3 +157,26 @@ def test_misspelt_key_beside_the_input_of_a_batch_is_refused(file: Path, tmp_pat
     assert error.line == 1
     assert "vra" in error.message
     assert "vars" in error.message
+
+
+@pytest.mark.parametrize("how", ["text", "file", "stdin"])
+def test_input_that_is_not_utf8_is_refused_before_it_is_sent(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raw").write_bytes(b"\xff\xfe")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe")))
+    value = {"text": os.fsdecode(b"\xff\xfe"), "file": f"@{tmp_path / 'raw'}", "stdin": "-"}[how]
+    with pytest.raises(ConfigError, match="not UTF-8 text"):
+        read_text_argument(value)
+
+
+def test_a_missing_input_file_is_named_without_codes_of_the_system() -> None:
+    with pytest.raises(ConfigError, match=r"^cannot read /none: No such file or directory$"):
+        read_text_argument("@/none")
+
+
+def test_an_output_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    make_output_folder(tmp_path / "a" / "b")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write to the folder"):
+        make_output_folder(tmp_path / "file" / "out")
