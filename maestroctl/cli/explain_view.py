@@ -27,6 +27,7 @@ _KINDS = {
     "lifecycle": "engine",
 }
 """Kind of a record -> what a person calls it."""
+_CALLED = {True: "called", False: "not called", None: "not known"}
 _LABEL = 11
 
 
@@ -133,7 +134,7 @@ def _prediction(prediction: Mapping[str, Any] | None) -> Text:
     if came > q90:
         text.append(f", {number(came / q90) if q90 else 'far'} × the q90", style="yellow")
     text.append(f"; tool {prediction['p_tool']:.0%}, ")
-    text.append("called" if prediction["tool_called"] else "not called")
+    text.append(_CALLED[prediction["tool_called"]])
     return text
 
 

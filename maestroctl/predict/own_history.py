@@ -52,8 +52,8 @@ class ObservedStage(Protocol):
         """Exact, or a lower bound when censored."""
 
     @property
-    def tool_called(self) -> bool:
-        """The answer asked for a tool."""
+    def tool_called(self) -> bool | None:
+        """The answer asked for a tool; None = not known."""
 
     @property
     def censored(self) -> bool:

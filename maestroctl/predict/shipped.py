@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from maestroctl.predict.model import PredictorModel
 
 SHIPPED_PATH = Path(__file__).parent / "data" / "default.mpred"
-SHIPPED_DIGEST = "e77e42b98e65e68ce706f7312b997d8cb15e19a533599ebf3332d2ecfdcea09f"
+SHIPPED_DIGEST = "8128028c72051abd7c1f20da56d92768999b68d118de010f8fcf308e8970a697"
 MAX_SHIPPED_BYTES = 5_000_000
 
 

@@ -131,7 +131,7 @@ class ObservationRow:
         predicted_q50, predicted_q90: output tokens. predicted_p_tool: probability of a tool call.
         source: where the prediction came from (`Prediction.source`).
         output_tokens: exact, or what had come when a censored stage was cut.
-        tool_called: the answer asked for a tool.
+        tool_called: the answer asked for a tool; None = not known, it was cut before its end.
         censored: cut off or cancelled: the true length is at least `output_tokens`.
     """
 
@@ -147,7 +147,7 @@ class ObservationRow:
     predicted_p_tool: float
     source: str
     output_tokens: int
-    tool_called: bool = False
+    tool_called: bool | None = None
     censored: bool = False
 
 

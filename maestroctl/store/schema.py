@@ -15,9 +15,29 @@ import sqlalchemy as sa
 
 from maestroctl.errors import StoreError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-MIGRATIONS: Mapping[int, Callable[[sa.Connection], None]] = {}
+
+def _let_tool_calls_be_unknown(connection: sa.Connection) -> None:
+    """1 to 2: version 1 said "not called" where an answer was cut before anybody could know."""
+    if connection.dialect.name == "sqlite":  # which cannot drop a NOT NULL
+        names = ", ".join(observations.columns.keys())
+        connection.execute(sa.text("ALTER TABLE observations RENAME TO observations_1"))
+        connection.execute(sa.text("DROP INDEX observations_by_time"))
+        observations.create(connection)
+        connection.execute(
+            sa.text(f"INSERT INTO observations ({names}) SELECT {names} FROM observations_1")
+        )
+        connection.execute(sa.text("DROP TABLE observations_1"))
+    else:
+        connection.execute(
+            sa.text("ALTER TABLE observations ALTER COLUMN tool_called DROP NOT NULL")
+        )
+    cut = observations.update().where(observations.c.censored)
+    connection.execute(cut.values(tool_called=None))
+
+
+MIGRATIONS: Mapping[int, Callable[[sa.Connection], None]] = {1: _let_tool_calls_be_unknown}
 """Version -> function that brings a database of that version to the next one."""
 
 metadata = sa.MetaData()
@@ -103,7 +123,7 @@ observations = sa.Table(
     sa.Column("predicted_p_tool", sa.Float(53), nullable=False),
     sa.Column("source", sa.Text, nullable=False),
     sa.Column("output_tokens", sa.BigInteger, nullable=False),
-    sa.Column("tool_called", sa.Boolean, nullable=False),
+    sa.Column("tool_called", sa.Boolean),
     sa.Column("censored", sa.Boolean, nullable=False),
     sa.Index("observations_by_time", "at"),
 )

@@ -24,7 +24,6 @@ from maestroctl.store.rows import JobRow, ObservationRow, StageAttemptRow, decis
 from maestroctl.telemetry.exposition import Load, Telemetry
 
 _REMEMBERED_JOBS = 20_000
-_CENSORED = frozenset({Outcome.CANCELLED, Outcome.PREEMPTED, Outcome.INTERRUPTED})
 
 
 @dataclass(slots=True)
@@ -222,8 +221,8 @@ class StageLedger:
             predicted_p_tool=prediction.p_tool,
             source=prediction.source,
             output_tokens=track.usage.output_tokens,
-            tool_called=bool(track.tool_called),
-            censored=outcome in _CENSORED,
+            tool_called=track.tool_called,
+            censored=outcome is not Outcome.FINISHED,
         )
         self._journal.write([row])
 

@@ -14,6 +14,7 @@ from maestroctl.cli.main import app as command_line
 from maestroctl.errors import ConfigError
 from maestroctl.predict import evaluate, train
 from maestroctl.predict.artifact import load_artifact, read_about
+from maestroctl.predict.artifact_facts import read_facts
 from maestroctl.predict.gbm import BoolArray
 from maestroctl.predict.learning_curve import group_sources
 from maestroctl.predict.metrics import bootstrap_interval, tool_metrics
@@ -139,6 +140,7 @@ def test_licensed_only_leaves_out_the_source_that_may_not_ship(tmp_path: Path) -
     (tmp_path / "stages_x.jsonl").write_text(text)
     run = train.TrainingRun(stages=tmp_path, out=tmp_path / "o", licensed_only=True)
     assert train.run_training(run)["sources"] == ["made_shop"]
+    assert read_facts(run.out).trained_at is not None
 
 
 def test_a_missing_column_is_named_with_file_and_line(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maestroctl.predict.artifact import read_about
+from maestroctl.predict.artifact_facts import read_facts
 from maestroctl.predict.model import PredictorModel
 from maestroctl.predict.shipped import (
     MAX_SHIPPED_BYTES,
@@ -44,3 +45,7 @@ def test_its_router_knows_models(shipped: PredictorModel) -> None:
     assert shipped.router is not None
     said = shipped.router.confidence("What is 2 + 2?", ["gpt-4", "Phi-3-mini-4k-instruct", "?"])
     assert set(said) == {"gpt-4", "Phi-3-mini-4k-instruct"}
+
+
+def test_it_says_when_it_was_trained() -> None:
+    assert read_facts(SHIPPED_PATH).trained_at is not None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from maestroctl.domain.engine import EngineStatus
 from maestroctl.domain.ids import JobId, ModelName, NodeName, StageId, TimerId
 from maestroctl.domain.outcome import Outcome, Usage
+from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.prediction import Prediction
 from maestroctl.domain.records import DecisionRecord
 from maestroctl.domain.stage import ServiceClass
@@ -157,6 +160,58 @@ def test_a_better_prediction_corrects_the_booking_and_never_the_order(
         ResolveStage(sid("a"), Outcome.FINISHED),
         dispatch("c", seq=4, key=1.0, booked_tokens=60),
     ]
+
+
+def test_there_is_room_for_a_stage_that_would_be_sent_at_once(coordinator: Coordinator) -> None:
+    has_room = coordinator.core.has_room
+    assert not has_room(make_stage()), "no node is there"
+    coordinator.connect()
+    assert has_room(make_stage())
+    assert not has_room(make_stage(models=("m", "other"))), "its model is still to be chosen"
+    assert not has_room(make_stage(models=("other",))), "nobody serves it"
+    coordinator.tell(arrival(make_stage("a")))
+    assert has_room(make_stage()), "one slot of two is free"
+    coordinator.tell(arrival(make_stage("b")))
+    assert not has_room(make_stage()), "the model is full"
+    coordinator.tell(StageEnded(sid("a"), 1, Outcome.FINISHED, True), 1.0)
+    assert has_room(make_stage())
+    coordinator.tell(StageRefused(sid("b"), 1, "full"), 2.0)
+    assert not has_room(make_stage()), "the place is blocked, and one waits"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_has_room_is_dispatched_by_its_own_arrival(
+    coordinator: Coordinator, seed: int
+) -> None:
+    rng = random.Random(seed)
+    coordinator.connect()
+    for number in range(40):
+        stage = make_stage(f"s{number}")
+        had_room = coordinator.core.has_room(stage)
+        effects = coordinator.tell(arrival(stage), float(number))
+        assert had_room == any(isinstance(effect, DispatchStage) for effect in effects)
+        if coordinator.core.num_in_flight and rng.random() < 0.6:
+            view = rng.choice(coordinator.core.in_flight())
+            ended = StageEnded(view.stage_id, view.attempt, Outcome.FINISHED, True)
+            coordinator.tell(ended, float(number))
+
+
+def test_a_prediction_moves_a_waiting_stage_in_an_order_by_length(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.begin(make_fleet(policy=PolicySpec(ordering="sjf")))
+    coordinator.connect()
+    fill(coordinator)
+    for name, tokens in (("long", 900.0), ("middle", 300.0), ("short", 100.0)):
+        coordinator.tell(arrival(make_stage(name), Prediction(tokens, 1000.0)), 1.0)
+    assert [view.stage_id for view in coordinator.core.queued()] == ["short", "middle", "long"]
+    assert coordinator.tell(PredictionArrived(sid("long"), Prediction(10.0, 20.0)), 2.0) == []
+    assert [view.stage_id for view in coordinator.core.queued()] == ["long", "short", "middle"]
+    assert coordinator.tell(PredictionArrived(sid("short"), Prediction(500.0, 600.0)), 2.0) == []
+    assert [view.stage_id for view in coordinator.core.queued()] == ["long", "middle", "short"]
+    effects = coordinator.tell(StageEnded(sid("a"), 1, Outcome.FINISHED, True), 3.0)
+    (sent,) = (effect for effect in effects if isinstance(effect, DispatchStage))
+    assert (sent.stage_id, sent.booked_tokens) == ("long", 70)
 
 
 def test_a_late_prediction_never_books_less_than_what_came(coordinator: Coordinator) -> None:

@@ -347,7 +347,7 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_newer_schema_is_refused_with_both_versions(url: str) -> None:
     with Store.open(url) as store:
         store.commit([MetaRow("schema_version", "99")])
-    with pytest.raises(StoreError, match=r"version 99.*up to 1"):
+    with pytest.raises(StoreError, match=r"version 99.*up to 2"):
         Store.open(url)
     with pytest.raises(StoreError, match="newer"):
         Store.open(url, exclusive=False)
