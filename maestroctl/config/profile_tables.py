@@ -164,17 +164,21 @@ ITERATION = Table(
     ),
 )
 
+_ERRORS = (
+    Key("median_error", _ERROR, "Relative error, the median.", required=True),
+    Key("p90_error", _ERROR, "Its 0.9 quantile.", required=True),
+)
+
 FIT = Table(
     "[fit]",
     "How well the four costs say what was seen; for people.",
     (
         Key("num_samples", _COUNT, "Samples.", required=True),
-        Key("median_error", _ERROR, "Relative residual, the median.", required=True),
-        Key("p90_error", _ERROR, "Its 0.9 quantile.", required=True),
-        Key("c0_interval_s", _INTERVAL, "95 % interval.", required=True),
-        Key("c1_interval_s", _INTERVAL, "95 % interval.", required=True),
-        Key("c2_interval_s", _INTERVAL, "95 % interval.", required=True),
-        Key("cp_interval_s", _INTERVAL, "95 % interval.", required=True),
+        *_ERRORS,
+        *(
+            Key(f"{cost}_interval_s", _INTERVAL, "95 % interval.", required=True)
+            for cost in ("c0", "c1", "c2", "cp")
+        ),
         Key("request_s", _COST, "Time of a request outside of iterations.", absent="0"),
     ),
 )
@@ -185,8 +189,7 @@ CHECK = Table(
     (
         Key("num_stages", _COUNT, "Stages compared.", required=True),
         Key("batches", _BATCHES, "Least and most stages at once.", required=True),
-        Key("median_error", _ERROR, "Relative error, the median.", required=True),
-        Key("p90_error", _ERROR, "Its 0.9 quantile.", required=True),
+        *_ERRORS,
         Key("bias", number(-1e6, 1e6), "Median of the signed errors.", required=True),
     ),
 )

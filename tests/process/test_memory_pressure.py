@@ -7,27 +7,22 @@ with a busy model. What gives way are real processes; the requests all end well.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from maestroctl.cli.wiring import Coordinator
 from maestroctl.config.fleet import parse_fleet
 from maestroctl.domain.engine import EngineStatus
-from maestroctl.domain.ids import ModelName, NodeName
-from maestroctl.domain.messages import ModelAction
 from maestroctl.replay.run import replay_log
-from tests.support.product import chat, running_coordinator, stub_fleet_toml, until
+from tests.support.callers import BATCH, NODE, Stream, ask, status_of, wake
+from tests.support.product import running_coordinator, stub_fleet_toml, until
 
 IMPATIENT = '[policy]\ngroup_wait_s = "0.2s"\ndrain_wait_s = "0.3s"\n'
 ONE_AWAKE = "3850 MiB"
 """An awake stub takes 1,972 MiB, 1,909 with the least KV; suspended or asleep 1,812."""
-NODE = NodeName("local")
-BATCH = {"X-Maestro-Class": "batch"}
 LONG, SHORT = "TOKENS 80 count", "TOKENS 3 go"
 
 
@@ -54,57 +49,6 @@ async def cannot_suspend(tmp_path: Path) -> AsyncIterator[Coordinator]:
     """Engines of a version before suspension was possible."""
     async with running_coordinator(two_models(tmp_path, version="0.26.0"), tmp_path) as coordinator:
         yield coordinator
-
-
-async def ask(
-    coordinator: Coordinator, text: str, model: str, headers: dict[str, str] | None = None
-) -> tuple[int, str]:
-    """HTTP status and text of one whole answer."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(
-            coordinator.url + "/v1/chat/completions", json=chat(text, model), headers=headers
-        ) as response,
-    ):
-        body = await response.json()
-        return response.status, body["choices"][0]["message"][
-            "content"
-        ] if "choices" in body else ""
-
-
-class Stream:
-    """A streamed answer as it comes."""
-
-    def __init__(self, coordinator: Coordinator, text: str, model: str) -> None:
-        self.text = ""
-        self.ended: str | None = None
-        self.task = asyncio.create_task(self._read(coordinator, text, model))
-
-    async def _read(self, coordinator: Coordinator, text: str, model: str) -> None:
-        url = coordinator.url + "/v1/chat/completions"
-        body = chat(text, model, stream=True)
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(url, json=body, headers=BATCH) as response,
-        ):
-            async for line in response.content:
-                data = line.removeprefix(b"data: ").strip()
-                if data == b"[DONE]" or not line.startswith(b"data: "):
-                    continue
-                (choice,) = json.loads(data)["choices"]
-                self.text += choice["delta"].get("content") or ""
-                self.ended = choice["finish_reason"] or self.ended
-
-
-def status_of(coordinator: Coordinator, model: str) -> EngineStatus | None:
-    engines = coordinator.host.snapshots[NODE].engines
-    return next((e.status for e in engines if e.model == model), None)
-
-
-async def wake(coordinator: Coordinator, model: str) -> None:
-    await until(lambda: NODE in coordinator.host.snapshots)
-    link = coordinator.host.links[NODE]
-    assert await link.model_action(ModelName(model), ModelAction.WAKE) is None
 
 
 def node_log(tmp_path: Path) -> str:

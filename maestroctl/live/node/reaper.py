@@ -65,21 +65,28 @@ def main(state_dir: Path) -> int:
         linger_s = float(line)
     deadline = time.monotonic() + linger_s
     lock = os.open(state_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    if _is_taken_over(lock, deadline) or not _own(lock):
+        return 0
+    return _end_engines(state_dir)
+
+
+def _is_taken_over(lock: int, deadline: float) -> bool:
+    """Does a new daemon come before the deadline?
+
+    The pipe of a daemon that is killed closes before its lock does: a lock that is taken belongs to
+    a new daemon only if it stays so, which may be known after the deadline only.
+    """
     taken_polls = 0
-    while time.monotonic() < deadline:
-        # The pipe of a daemon that is killed closes before its lock does: a lock that is still
-        # taken belongs to a new daemon only if it stays so.
+    while time.monotonic() < deadline or taken_polls:
         if _own(lock):
             fcntl.flock(lock, fcntl.LOCK_UN)
             taken_polls = 0
         else:
             taken_polls += 1
         if taken_polls > _DYING_POLLS:
-            return 0
+            return True
         time.sleep(_POLL_S)
-    if not _own(lock):
-        return 0
-    return _end_engines(state_dir)
+    return False
 
 
 def _own(lock: int) -> bool:
