@@ -2,26 +2,28 @@
 
 `maestroctl predictor report` is its command.
 
-Each section is measured once and kept as JSON in the work folder, so a page can be written again
-without hours of training; delete a file there to measure its section again. Rendering is in
-`report_page`.
+Each section, and each encoder of the table of encoders, is kept as JSON in the work folder under
+the digest of what it was made from: this package's code, the data and the settings. A run that was
+cut short goes on where it stopped, and nothing of another version gets onto the page. Rendering is
+in `report_page`.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from maestroctl.errors import ConfigError
+from maestroctl.errors import ArtifactMissing, ConfigError
 from maestroctl.predict import evaluate, metrics, output_length
 from maestroctl.predict.embedding import WindowEmbedder, split_windows
 from maestroctl.predict.features import RowBuilder, fit_schema
+from maestroctl.predict.kept_sections import Kept, inputs_digest
 from maestroctl.predict.learning_curve import learning_curves
 from maestroctl.predict.report_page import render_calibration_svg, render_page
 from maestroctl.predict.routing_tables import RoutingRow, fold_of_item, load_routing_rows
@@ -36,7 +38,7 @@ from maestroctl.predict.train import (
     make_encoder,
 )
 
-EVALUATION = "evaluation"
+EVALUATION, ENCODERS = "evaluation", "encoders"
 _ENCODERS = ("none", "sketch", "static", "minilm")
 _ENCODER_SAMPLE = 8
 _LATENCY_TEXTS = 150
@@ -63,6 +65,7 @@ def measure_all(
             jobs.extend(load_trace_jobs(stages))
         return jobs
 
+    kept = Kept(work, inputs_digest((Path(__file__).parent, stages, routing), config))
     sections: dict[str, Callable[[], Any]] = {
         EVALUATION: lambda: evaluate.evaluate_jobs(
             all_jobs(), config=config, with_baselines=True, intervals=True, progress=say
@@ -70,18 +73,15 @@ def measure_all(
         "shippable": lambda: measure_shippable(all_jobs(), config, say),
         "ablations": lambda: measure_ablations(all_jobs(), config, say),
         "online": lambda: learning_curves(all_jobs(), None, config, progress=say),
-        "encoders": lambda: measure_encoders(all_jobs(), config, say),
+        ENCODERS: lambda: measure_encoders(all_jobs(), config, say, kept),
         "routing": lambda: measure_routing(routing),
     }
     out: dict[str, Any] = {}
     for name, measure in sections.items():
-        kept = work / f"{name}.json"
-        if not kept.is_file() and only is not None and name not in only:
-            continue
-        if not kept.is_file():
-            say(f"measuring {name}")
-            kept.write_text(json.dumps(measure(), indent=1))
-        out[name] = json.loads(kept.read_text())
+        # The encoders are kept one by one: each takes long, and one that is missing may come.
+        parts = [f"encoder-{encoder}" for encoder in _ENCODERS] if name == ENCODERS else [name]
+        if only is None or name in only or all(map(kept.holds, parts)):
+            out[name] = measure() if name == ENCODERS else kept.get(name, measure, say)
     return out
 
 
@@ -144,33 +144,47 @@ def measure_ablations(
 
 
 def measure_encoders(
-    jobs: Sequence[TraceJob], config: TrainConfig, say: Callable[[str], None]
+    jobs: Sequence[TraceJob], config: TrainConfig, say: Callable[[str], None], kept: Kept
 ) -> dict[str, dict[str, Any]]:
-    """Accuracy and milliseconds of every text encoder, on an eighth of the tasks."""
+    """Accuracy and milliseconds of every text encoder, on an eighth of the tasks.
+
+    One whose libraries are not installed has ``missing``, the reason, and no figures.
+    """
     sample = [job for job in jobs if fold_of_task(job.task, _ENCODER_SAMPLE, seed=7) == 0]
     out: dict[str, dict[str, Any]] = {}
     for name in _ENCODERS:
-        say(f"encoder {name}")
-        dims = {} if name == "none" else dict(config.part_dims)
-        own = replace(config, encoder=name, part_dims=dims, with_forest=False)
-        table, told = evaluate.cross_validate(sample, own)
-        figures = evaluate.report_figures(table, told)
-        encoder = make_encoder(own, table.stages)
-        embedder, times_ms = WindowEmbedder(encoder), []
-        for stage in table.stages[:_LATENCY_TEXTS]:
-            windows = split_windows(stage.system) + split_windows(stage.tail, stage.tail_offset)
-            began = time.perf_counter()
-            embedder.embed_windows(windows)
-            times_ms.append((time.perf_counter() - began) * 1e3)
-        out[name] = {
-            "mae": figures["length"]["mae"],
-            "r2_log": figures["length"]["r2_log"],
-            "log_loss": figures["tool_intent"]["log_loss"],
-            "tau": figures["total"]["kendall_tau"],
-            "ms_median": metrics.quantile_of(times_ms, 0.5),
-            "ms_p99": metrics.quantile_of(times_ms, 0.99),
-        }
+        try:
+            out[name] = kept.get(
+                f"encoder-{name}", partial(_measure_encoder, name, sample, config), say
+            )
+        except ArtifactMissing as exc:
+            say(f"encoder {name} could not be measured: {exc}")
+            out[name] = {"missing": str(exc)}
     return out
+
+
+def _measure_encoder(
+    name: str, sample: Sequence[TraceJob], config: TrainConfig
+) -> dict[str, float | None]:
+    dims = {} if name == "none" else dict(config.part_dims)
+    own = replace(config, encoder=name, part_dims=dims, with_forest=False)
+    table, told = evaluate.cross_validate(sample, own)
+    figures = evaluate.report_figures(table, told)
+    encoder = make_encoder(own, table.stages)
+    embedder, times_ms = WindowEmbedder(encoder), []
+    for stage in table.stages[:_LATENCY_TEXTS]:
+        windows = split_windows(stage.system) + split_windows(stage.tail, stage.tail_offset)
+        began = time.perf_counter()
+        embedder.embed_windows(windows)
+        times_ms.append((time.perf_counter() - began) * 1e3)
+    return {
+        "mae": figures["length"]["mae"],
+        "r2_log": figures["length"]["r2_log"],
+        "log_loss": figures["tool_intent"]["log_loss"],
+        "tau": figures["total"]["kendall_tau"],
+        "ms_median": metrics.quantile_of(times_ms, 0.5),
+        "ms_p99": metrics.quantile_of(times_ms, 0.99),
+    }
 
 
 def measure_routing(folder: Path) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from maestroctl.predict.gbm import DoubleArray
 from maestroctl.predict.text_cut import MAX_TAIL_CHARS
 from maestroctl.predict.text_features import count_digits
 
-_PENALTIES = (0.1, 1.0)
+_FORMS = ((slice(-1, None), 1.0), (slice(None), 0.1), (slice(None), 1.0))
+"""Columns and penalty of the heads that are tried: the difficulty alone, and the whole vector."""
 _RIDGE = 30.0
 _EDGE = 1e-3
 MIN_OUTCOMES = 20
@@ -151,35 +152,57 @@ def fit_head(
 ) -> ConfidenceHead:
     """Fit one model's head from that model's outcomes alone.
 
-    The penalty is chosen, and the slope and bias calibrated (Platt), on out-of-fold logits.
+    Penalty, slope and bias (Platt) are chosen on out-of-fold logits. The head is then drawn
+    towards the model's base rate by what its out-of-fold gain over it is worth,
+
+        keep = max(0, 1 - (standard error of the gain / gain) ** 2),
+
+    in log loss per row, so a head that knows nothing says the base rate.
 
     Args:
         vectors: (num_rows, num_features), from `SemanticRouter.vector`.
         outcomes: (num_rows,) 1 = answered well.
         folds: fold of each row's item.
         ease_slope: of the head on the difficulty alone that a model gets whose outcomes are too
-            few, or too alike, to fit anything better.
+            few, or too alike, to fit or judge anything.
     """
-    rate = float(np.clip(outcomes.mean(), _EDGE, 1 - _EDGE)) if outcomes.size else 0.5
-    minority = min(outcomes.sum(), len(outcomes) - outcomes.sum()) if outcomes.size else 0
+    base = _base_logit(outcomes)
     ease = np.zeros(vectors.shape[1])
     ease[-1] = ease_slope
     middle = float(vectors[:, -1].mean()) if len(vectors) else 0.0
-    chosen = (ease, math.log(rate / (1 - rate)) - ease_slope * middle)
+    best = (ease, base - ease_slope * middle)
+    minority = min(outcomes.sum(), len(outcomes) - outcomes.sum()) if outcomes.size else 0
     if len(outcomes) < MIN_OUTCOMES or minority < 5:
-        return ConfidenceHead(ease.astype(np.float32), chosen[1], len(outcomes))
-    best_loss = _log_loss(vectors @ ease + chosen[1], outcomes)
-    for columns in (slice(-1, None), slice(None)):
-        for penalty in _PENALTIES if columns.start is None else _PENALTIES[-1:]:
-            part = vectors[:, columns]
-            logits = _out_of_fold_logits(part, outcomes, folds, penalty)
-            slope, shift = _fit_platt(logits, outcomes)
-            loss = _log_loss(logits * slope + shift, outcomes)
-            if loss < best_loss:
-                weights = np.zeros(vectors.shape[1])
-                weights[columns], bias = _fit_logistic(part, outcomes, penalty)
-                best_loss, chosen = loss, (weights * slope, bias * slope + shift)
-    return ConfidenceHead(chosen[0].astype(np.float32), float(chosen[1]), len(outcomes))
+        return ConfidenceHead(ease.astype(np.float32), best[1], len(outcomes))
+    best_losses = _log_losses(vectors @ ease + best[1], outcomes)
+    for columns, penalty in _FORMS:
+        part = vectors[:, columns]
+        logits = _out_of_fold_logits(part, outcomes, folds, penalty)
+        slope, shift = _fit_platt(logits, outcomes)
+        losses = _log_losses(logits * slope + shift, outcomes)
+        if losses.mean() < best_losses.mean():
+            weights = np.zeros(vectors.shape[1])
+            weights[columns], bias = _fit_logistic(part, outcomes, penalty)
+            best_losses, best = losses, (weights * slope, bias * slope + shift)
+    nothing = np.zeros((len(outcomes), 0), dtype=np.float32)
+    gains = _log_losses(_out_of_fold_logits(nothing, outcomes, folds, 1.0), outcomes) - best_losses
+    keep = _worth(gains)
+    weights, bias = best[0] * keep, best[1] * keep + base * (1 - keep)
+    return ConfidenceHead(weights.astype(np.float32), float(bias), len(outcomes))
+
+
+def _worth(gains: DoubleArray) -> float:
+    """Share of a gain to believe in: 0 when it is inside its own noise, near 1 far outside."""
+    mean = float(gains.mean())
+    if mean <= 0:
+        return 0.0
+    noise = float(gains.std(ddof=1)) / math.sqrt(len(gains)) / mean
+    return max(0.0, 1 - noise * noise)
+
+
+def _base_logit(outcomes: DoubleArray) -> float:
+    rate = float(np.clip(outcomes.mean(), _EDGE, 1 - _EDGE)) if outcomes.size else 0.5
+    return math.log(rate / (1 - rate))
 
 
 def _fit_logistic(
@@ -187,9 +210,8 @@ def _fit_logistic(
 ) -> tuple[DoubleArray, float]:
     from sklearn.linear_model import LogisticRegression
 
-    if outcomes.min() == outcomes.max():
-        rate = float(np.clip(outcomes.mean(), _EDGE, 1 - _EDGE))
-        return np.zeros(vectors.shape[1]), math.log(rate / (1 - rate))
+    if not vectors.shape[1] or outcomes.min() == outcomes.max():
+        return np.zeros(vectors.shape[1]), _base_logit(outcomes)
     fitted = LogisticRegression(C=penalty, max_iter=300).fit(vectors, outcomes)
     return np.asarray(fitted.coef_[0], dtype=np.float64), float(fitted.intercept_[0])
 
@@ -213,9 +235,9 @@ def _fit_platt(logits: DoubleArray, outcomes: DoubleArray) -> tuple[float, float
     return max(0.0, float(weights[0])), bias
 
 
-def _log_loss(logits: DoubleArray, outcomes: DoubleArray) -> float:
+def _log_losses(logits: DoubleArray, outcomes: DoubleArray) -> DoubleArray:
     signed = np.where(outcomes > 0.5, logits, -logits)
-    return float(np.logaddexp(0.0, -signed).mean())
+    return np.asarray(np.logaddexp(0.0, -signed))
 
 
 def _sigmoid(logit: float) -> float:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from maestroctl.errors import ArtifactMissing
 from maestroctl.predict import report, train
-from maestroctl.predict.report_page import render_calibration_svg
+from maestroctl.predict.kept_sections import Kept, inputs_digest
+from maestroctl.predict.report_page import _when_tools_matter, render_calibration_svg
 from tests.unit.predict.conftest import make_rows
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -58,12 +60,52 @@ def test_the_page_is_written_and_nothing_is_measured_twice(
     assert (tmp_path / "prediction-calibration.svg").read_text().startswith("<svg")
     kept = sorted(path.name for path in work.iterdir())
     assert kept == [
-        "ablations.json", "encoders.json", "evaluation.json", "online.json", "routing.json",
-        "shippable.json",
+        "ablations.json", "encoder-none.json", "encoder-sketch.json", "evaluation.json",
+        "online.json", "routing.json", "shippable.json",
     ]  # fmt: skip
     monkeypatch.setattr(report, "measure_routing", lambda _: pytest.fail("measured twice"))
     write()
     assert out.read_text() == page
+
+
+def test_a_section_is_measured_again_when_code_data_or_settings_changed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "rows").write_text("1")
+    first = inputs_digest([data], "settings")
+    kept = Kept(tmp_path, first)
+    assert kept.get("a", lambda: {"x": 1}, print) == {"x": 1}
+    assert kept.get("a", lambda: pytest.fail("measured twice"), print) == {"x": 1}
+    (data / "rows").write_text("2")
+    second = inputs_digest([data], "settings")
+    assert len({first, second, inputs_digest([data], "other")}) == 3
+    assert Kept(tmp_path, second).get("a", lambda: {"x": 2}, print) == {"x": 2}
+
+
+def test_an_encoder_that_cannot_be_loaded_is_said_so_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(name: str, *_: object) -> None:
+        raise ArtifactMissing(f"no weights of {name}")
+
+    monkeypatch.setattr(report, "_ENCODERS", ("minilm",))
+    monkeypatch.setattr(report, "_measure_encoder", absent)
+    kept = Kept(tmp_path, "digest")
+    told = report.measure_encoders([], train.TrainConfig(), print, kept)
+    assert told == {"minilm": {"missing": "no weights of minilm"}}
+    assert not kept.holds("encoder-minilm")
+
+
+@pytest.mark.parametrize("oracle", [5.0, 9.9])
+def test_the_page_names_the_applications_where_the_tool_flag_matters(oracle: float) -> None:
+    per_app = {
+        "no_tool_intent": {"talks": 10.0, "silent": 0.0},
+        "full": {"talks": 9.5, "silent": 0.0},
+        "oracle_tool": {"talks": oracle, "silent": 0.0},
+    }
+    text = _when_tools_matter({name: {"per_app": value} for name, value in per_app.items()})
+    assert ("| talks | 10.0 | 50% | 5% |" in text) == (oracle == 5.0)
+    assert "silent" not in text
 
 
 def test_a_calibration_plot_without_bins_is_still_a_plot() -> None:

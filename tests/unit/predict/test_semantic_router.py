@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from maestroctl.errors import ArtifactMissing
+from maestroctl.predict import semantic_router
 from maestroctl.predict.embedding import WindowEmbedder
 from maestroctl.predict.encoders.sketch import fit_sketch
 from maestroctl.predict.metrics import area_under_curve
@@ -72,6 +73,36 @@ def test_few_outcomes_give_the_base_rate() -> None:
     head = fit_head(vectors, np.array([1.0] * 7 + [0.0] * 3), np.arange(10) % 2)
     assert not head.weights.any()
     assert 1 / (1 + np.exp(-head.bias)) == pytest.approx(0.7)
+
+
+def test_a_head_that_knows_nothing_says_the_base_rate() -> None:
+    worse = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        vectors = rng.normal(size=(600, 12)).astype(np.float32)
+        correct = (rng.random(600) < 0.7).astype(np.float64)
+        head = fit_head(vectors[:300], correct[:300], np.arange(300) % 4, ease_slope=0.5)
+        said = 1 / (1 + np.exp(-(vectors[300:] @ head.weights + head.bias)))
+        base = correct[:300].mean()
+        worse.append(float(((said - correct[300:]) ** 2 - (base - correct[300:]) ** 2).mean()))
+    assert float(np.mean(worse)) < 0.001
+
+
+def test_a_head_that_knows_much_is_hardly_drawn_to_the_base_rate() -> None:
+    rng = np.random.default_rng(1)
+    vectors = rng.normal(size=(600, 3)).astype(np.float32)
+    correct = (vectors[:, 0] + 0.3 * rng.normal(size=600) > 0).astype(np.float64)
+    head = fit_head(vectors, correct, np.arange(600) % 4)
+    said = 1 / (1 + np.exp(-(vectors @ head.weights + head.bias)))
+    assert float(((said - correct) ** 2).mean()) < 0.08
+
+
+def test_a_gain_inside_its_own_noise_is_worth_nothing() -> None:
+    noise = np.random.default_rng(2).normal(size=400)
+    noise -= noise.mean()
+    assert semantic_router._worth(noise + 0.01) == 0.0
+    assert semantic_router._worth(noise - 1.0) == 0.0
+    assert semantic_router._worth(noise + 1.0) > 0.99
 
 
 def test_auc_counts_ties_half() -> None:
