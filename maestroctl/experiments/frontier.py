@@ -83,8 +83,8 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
     experiment.notes = [
         "a point of ours is dominated when some baseline is no slower, no worse, and better in one",
         "speed-up: latency of vLLM (FCFS, models in turn) over that of our fastest point of at"
-        " least its quality; gain: our best quality at no more than its latency; of measured"
-        " points alone, so a coarse tau shows less than there is",
+        " least its quality, of measured points; gain: quality of our frontier, straight between"
+        " its points over log latency, at its latency, less its own",
         "lead: quality of our frontier above another at equal latency, mean over a log scale; over"
         " `no router` it is what the router's view of each question is worth (Fig. 6)",
         "confidences are out of fold; lengths are predicted with the error above; the paper form's"

@@ -46,9 +46,12 @@ def speedup_at_quality(points: Sequence[Point], other: Point) -> float | None:
 
 
 def gain_at_latency(points: Sequence[Point], other: Point) -> float | None:
-    """Quality of the best point that is no slower than `other`, minus that of `other`."""
-    good = [point.quality for point in points if point.latency_s <= other.latency_s]
-    return max(good) - other.quality if good else None
+    """Quality of the frontier of `points` at the latency of `other`, minus that of `other`.
+
+    None where every point is slower.
+    """
+    frontier, x = _frontier(points), math.log(other.latency_s)
+    return _at(frontier, x) - other.quality if frontier[0][0] <= x else None
 
 
 def mean_lead(points: Sequence[Point], others: Sequence[Point], steps: int = 50) -> float | None:

@@ -40,6 +40,7 @@ def test_speed_up_and_gain_are_read_off_measured_points() -> None:
     other = Point("other", 30.0, 45.0)
     assert speedup_at_quality(OURS, other) == 1.5
     assert gain_at_latency(OURS, other) == 5.0
+    assert gain_at_latency(OURS, Point("", 200**0.5, 41.0)) == pytest.approx(4.0), "halfway between"
     assert speedup_at_quality(OURS, Point("", 30.0, 60.0)) is None
     assert gain_at_latency(OURS, Point("", 5.0, 10.0)) is None
 
