@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from maestroctl.errors import SchemaMismatch, StoreError
 from maestroctl.live.coordinator.prediction_desk import PredictionDesk
-from maestroctl.predict.recalibration import STATE_VERSION, OnlineState
+from maestroctl.predict.group_table import STATE_VERSION
+from maestroctl.predict.recalibration import OnlineState
 from maestroctl.store.database import Store
 from maestroctl.store.journal import Journal
 from maestroctl.store.rows import MetaRow

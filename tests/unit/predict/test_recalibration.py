@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from maestroctl.errors import SchemaMismatch
-from maestroctl.predict import recalibration
+from maestroctl.predict import group_table
 from maestroctl.predict.annotate import annotate, learn, learn_total
 from maestroctl.predict.raw_prediction import CandidateFigures, RawPrediction
 from maestroctl.predict.recalibration import Observation, OnlineState, StageKey
@@ -140,7 +140,7 @@ def test_reset_forgets_one_workflow_or_everything() -> None:
 
 
 def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recalibration, "MAX_GROUPS", 50)
+    monkeypatch.setattr(group_table, "MAX_GROUPS", 50)
     state = OnlineState()
     for number in range(300):
         key = replace(KEY, workflow=f"w{number}")
