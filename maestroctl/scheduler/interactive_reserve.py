@@ -3,12 +3,17 @@
 A stage gives way only at its end. Where every slot of an engine holds a batch stage, an interactive
 one waits for the first of them to end. So of an engine's slots
 
-    R = min(slots - 1, ceil(lambda_interactive x E[S_batch]))
+    R = min(slots - 1, ceil(a + sqrt(a))),    a = lambda_interactive x E[S_interactive]
 
-are closed to batch stages (algorithms section 3, boundary preemption): as many as interactive
-stages come while one batch stage runs. lambda is the rate per place of the model, over about the
-last `MEMORY_S`; E[S_batch] the mean of about the last 50 batch stages. Without interactive stages
-R falls to 0 and nothing is kept.
+are closed to batch stages: a is the number of interactive stages that an engine serves at a time,
+sqrt(a) the standard deviation of that number where they come independently of each other. What
+comes beyond waits for the next slot to be freed, of which there is one every E[S_batch] / slots.
+lambda is the rate per place of the model, over about the last `MEMORY_S`; E[S_interactive] the mean
+of about the last 50 interactive stages. Without interactive stages R falls to 0.
+
+The first design kept ceil(lambda_interactive x E[S_batch]): as many as come while one batch stage
+runs, as if no slot were freed meanwhile. Three quarters of these stood empty
+(docs/decisions/0015).
 
 Outside R work is conserved per class: a batch stage waits only while every open slot is reserved.
 Orders that say `reserves_slots` use it; the baselines do not.
@@ -33,13 +38,13 @@ _LEAST_RATE = 1e-3
 class _Load:
     """What is known of one model."""
 
-    __slots__ = ("batch_n", "batch_s", "count", "kept", "since_s")
+    __slots__ = ("count", "kept", "served_n", "served_s", "since_s")
 
     def __init__(self) -> None:
         self.count = 0.0  # interactive arrivals, faded to `since_s`
         self.since_s = 0.0
-        self.batch_s = 0.0  # seconds and number of batch stages, faded
-        self.batch_n = 0.0
+        self.served_s = 0.0  # seconds and number of interactive stages that ended, faded
+        self.served_n = 0.0
         self.kept = 0  # R before it is bounded by the slots of a place
 
     def rate(self, now_s: float) -> float:
@@ -84,9 +89,9 @@ class InteractiveReserves:
         load = self._load(model)
         if load is None:
             return
-        if service_class is ServiceClass.BATCH:
-            load.batch_s = _STAGE_MEMORY * load.batch_s + served_s
-            load.batch_n = _STAGE_MEMORY * load.batch_n + 1.0
+        if service_class is ServiceClass.INTERACTIVE:
+            load.served_s = _STAGE_MEMORY * load.served_s + served_s
+            load.served_n = _STAGE_MEMORY * load.served_n + 1.0
         self._settle(model, load, now_s)
 
     def places_changed(self, models: list[ModelName]) -> None:
@@ -111,8 +116,9 @@ class InteractiveReserves:
         """Bring R up to date; whether it fell."""
         rate = load.rate(now_s) / max(1, len(self._fleet.places(model)))
         kept = 0
-        if load.batch_n and rate >= _LEAST_RATE:
-            kept = math.ceil(rate * load.batch_s / load.batch_n)
+        if load.served_n and rate >= _LEAST_RATE:
+            at_once = rate * load.served_s / load.served_n
+            kept = math.ceil(at_once + math.sqrt(at_once))
         before = load.kept
         if kept != before:
             load.kept = kept

@@ -1,4 +1,4 @@
-"""Slots kept for interactive stages: as many as come while one batch stage runs."""
+"""Slots kept for interactive stages: those they fill, and one standard deviation."""
 
 from __future__ import annotations
 
@@ -21,19 +21,26 @@ def _reserved(fleet: FleetState) -> list[int]:
     return [place.reserved for place in fleet.places(M).values()]
 
 
-def _play(reserves: InteractiveReserves, rate_s: float, batch_s: float, until_s: float) -> None:
+def _play(reserves: InteractiveReserves, rate_s: float, served_s: float, until_s: float) -> None:
     for number in range(int(until_s * rate_s)):
         stage = make_stage(f"i{number}", service_class=ServiceClass.INTERACTIVE)
         reserves.stage_arrived(stage, number / rate_s)
-        reserves.stage_ended(M, ServiceClass.BATCH, batch_s, number / rate_s)
+        reserves.stage_ended(M, ServiceClass.INTERACTIVE, served_s, number / rate_s)
 
 
-def test_as_many_slots_are_kept_as_stages_come_in_one_batch_stage() -> None:
+def test_as_many_slots_are_kept_as_are_filled_and_a_standard_deviation() -> None:
     fleet = _fleet()
     reserves = InteractiveReserves(fleet, enabled=True)
     _play(reserves, 0.5, 5.0, 600.0)
-    assert reserves.kept(M) == 3  # ceil(0.5 x 5)
-    assert _reserved(fleet) == [3]
+    assert reserves.kept(M) == 5  # a = 0.5 x 5; a + sqrt(a) = 4.08
+    assert _reserved(fleet) == [5]
+
+
+def test_long_batch_stages_keep_no_more_slots() -> None:
+    reserves = InteractiveReserves(_fleet(), enabled=True)
+    _play(reserves, 0.5, 5.0, 600.0)
+    reserves.stage_ended(M, ServiceClass.BATCH, 900.0, 600.0)
+    assert reserves.kept(M) == 5
 
 
 def test_one_slot_at_least_is_left_to_batch_stages() -> None:

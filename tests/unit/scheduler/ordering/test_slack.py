@@ -1,7 +1,8 @@
-"""Deadlines under overload: small jobs that can be in time first, a share for the late ones."""
+"""By the deadline while all can be kept, small jobs first once not; a share for the late ones."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -17,7 +18,7 @@ from maestroctl.scheduler.events import StageEnded
 from maestroctl.scheduler.execution_profile import ExecutionProfile
 from maestroctl.scheduler.ordering.edf import NO_DEADLINE_S
 from maestroctl.scheduler.ordering.oracle_slo import OracleSlo
-from maestroctl.scheduler.ordering.slack import DENSITY
+from maestroctl.scheduler.ordering.slack import MEMORY_JOBS, PRICE_S, Slack
 from maestroctl.scheduler.ordering.workflow_slo import WorkflowSlo
 from maestroctl.testing.coordinator_builders import (
     arrival,
@@ -33,23 +34,64 @@ from tests.unit.scheduler.ordering.support import make_costs, make_job, predict
 POLICY = PolicySpec(ordering="workflow_slo")
 
 
-def test_the_key_is_the_deadline_and_the_remaining_time_weighed() -> None:
-    policy = OracleSlo(POLICY)
-    policy.use(make_costs())
-    stage = make_stage(prompt_tokens=0)
-    key = policy.key(stage, make_job(deadline_s=100.0), predict(1, totals={"m": 1000}), 0.0)
-    assert key == pytest.approx(100.0 + DENSITY * (0.04 + 42.0))
+def _given_up(policy: Slack, number: int) -> None:
+    """`number` jobs come and turn out to be hopeless."""
+    for n in range(number):
+        job = make_job(f"lost{n}", deadline_s=1.0)
+        stage = make_stage(f"lost{n}", job=job.job_id)
+        key = policy.key(stage, job, predict(100), 0.0)
+        assert policy.late_key(StageState(stage, predict(100), job, key), 50.0) is not None
 
 
-def test_of_jobs_of_one_size_the_earlier_deadline_goes_first_and_else_the_smaller() -> None:
+def _key(policy: Slack, deadline_s: float, tokens: float) -> float:
+    return policy.key(make_stage(), make_job(deadline_s=deadline_s), predict(tokens), 0.0)
+
+
+def test_while_nobody_is_given_up_the_deadline_alone_counts() -> None:
     policy = WorkflowSlo(POLICY)
     policy.use(make_costs())
+    assert _key(policy, 50.0, 9000) == pytest.approx(50.0)
+    assert _key(policy, 50.0, 9000) < _key(policy, 60.0, 1)
 
-    def key(deadline_s: float, tokens: float) -> float:
-        return policy.key(make_stage(), make_job(deadline_s=deadline_s), predict(tokens), 0.0)
 
-    assert key(50.0, 100) < key(60.0, 100)
-    assert key(60.0, 100) < key(50.0, 200)
+def test_the_remaining_time_weighs_as_much_as_jobs_are_given_up() -> None:
+    policy = OracleSlo(POLICY)
+    policy.use(make_costs())
+    _given_up(policy, 20)
+    assert policy.weight == pytest.approx(PRICE_S * 20 / MEMORY_JOBS, rel=0.1)
+    stage = make_stage(prompt_tokens=0)
+    told = predict(1, totals={"m": 1000})
+    key = policy.key(stage, make_job(deadline_s=100.0), told, 0.0)
+    assert key == pytest.approx(100.0 + policy.weight * (0.04 + 42.0))
+
+
+def test_under_overload_the_smaller_goes_first_and_of_one_size_the_earlier_deadline() -> None:
+    policy = WorkflowSlo(POLICY)
+    policy.use(make_costs())
+    _given_up(policy, 40)
+    assert _key(policy, 50.0, 100) < _key(policy, 60.0, 100)
+    assert _key(policy, 60.0, 100) < _key(policy, 50.0, 200)
+
+
+def test_the_weight_falls_again_as_jobs_come_that_are_kept() -> None:
+    policy = WorkflowSlo(POLICY)
+    policy.use(make_costs())
+    _given_up(policy, 20)
+    before = policy.weight
+    for n in range(MEMORY_JOBS):
+        policy.key(make_stage(f"s{n}"), make_job(f"kept{n}", deadline_s=1e6), predict(1), 0.0)
+    assert policy.weight == pytest.approx(before / math.e, rel=0.01)
+
+
+def test_a_job_is_given_up_once_however_many_of_its_stages_are_late() -> None:
+    policy = WorkflowSlo(POLICY)
+    policy.use(make_costs())
+    _given_up(policy, 1)
+    before = policy.weight
+    job = make_job("lost0", deadline_s=1.0)
+    stage = make_stage("again", job=job.job_id)
+    assert policy.late_key(StageState(stage, predict(9), job, 0.0), 50.0) is not None
+    assert policy.weight == before
 
 
 def test_a_predicted_total_stands_for_the_job_and_the_profile_for_one_without() -> None:
@@ -76,7 +118,7 @@ def test_without_a_deadline_the_shortest_goes_first_after_those_with_one() -> No
     assert policy.late_key(state, 1e9) is None
 
 
-def test_a_stage_is_late_once_its_median_remaining_time_ends_after_the_deadline() -> None:
+def test_a_stage_is_late_once_even_alone_it_would_end_after_the_deadline() -> None:
     policy = WorkflowSlo(POLICY)
     policy.use(make_costs())
     stage = make_stage(prompt_tokens=0)
