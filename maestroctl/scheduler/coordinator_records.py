@@ -41,7 +41,9 @@ def record_prediction(stage: StageState, before: float, now_s: float) -> RecordD
     """
     said = stage.prediction
     if stage.place is not None:
-        choice, change = stage.place.name, f"books {stage.booked_tokens} tokens, not {before:.0f}"
+        choice, booked = stage.place.name, stage.booked_tokens
+        instead = f"books {booked} tokens, not {before:.0f}"
+        change = f"still books {booked} tokens" if booked == before else instead
     else:
         choice, change = "queue", f"key {stage.key:.6g}, not {before:.6g}"
     reason = (
