@@ -11,14 +11,9 @@ from typing import Any
 
 import pytest
 
-from maestroctl.testing.bench.http_client import Target, build_request
-from maestroctl.testing.bench.load_client import (
-    LoadResult,
-    StreamResult,
-    chat_body,
-    run_closed_loop,
-    run_streams,
-)
+from maestroctl.testing.bench.closed_loop import LoadResult, run_closed_loop
+from maestroctl.testing.bench.http_client import Target, build_request, chat_body
+from maestroctl.testing.bench.streams import StreamResult, run_streams
 from maestroctl.testing.stub import launch_stub, wait_until
 
 CHAT = "/v1/chat/completions"

@@ -10,17 +10,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from maestroctl.testing.bench.http_client import Target, build_request
-from maestroctl.testing.bench.load_client import (
-    LoadResult,
-    StreamResult,
-    chat_body,
-    run_closed_loop,
-    run_streams,
-)
+from maestroctl.testing.bench.closed_loop import LoadResult, run_closed_loop
+from maestroctl.testing.bench.http_client import Target, build_request, chat_body
 from maestroctl.testing.bench.processes import wait_until
 from maestroctl.testing.bench.product import CHAT_PATH, Product
 from maestroctl.testing.bench.stats import Summary, summarize
+from maestroctl.testing.bench.streams import StreamResult, run_streams
 
 DIRECT, BARE, OURS, LITELLM = "direct", "bare", "ours", "litellm"
 

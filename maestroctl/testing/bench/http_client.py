@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -40,6 +40,10 @@ class Target:
         if self.path is not None:
             return (await loop.create_unix_connection(factory, self.path))[1]
         return (await loop.create_connection(factory, self.host, self.port))[1]
+
+
+DEFAULT_LIMIT_S = 120.0
+"""Seconds a whole run may take before what is still open counts as ``timeout``."""
 
 
 def build_request(
@@ -188,3 +192,16 @@ class EventCounter:
                 self.errors += 1
             else:
                 self.chunks += 1
+
+
+def chat_body(text: str, *, model: str | None = None, stream: bool = False) -> dict[str, Any]:
+    """Body of a chat request with one user message."""
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": text}]}
+    if model is not None:
+        body["model"] = model
+    return {**body, "stream": True} if stream else body
+
+
+def as_requests(request: bytes | Sequence[bytes]) -> Sequence[bytes]:
+    """One request, or several that take turns."""
+    return (request,) if isinstance(request, bytes) else request

@@ -101,3 +101,10 @@ def spread(values: Sequence[float]) -> Spread:
         ValueError: no values.
     """
     return Spread(median(values), min(values), max(values), len(values))
+
+
+def milliseconds(values_s: Sequence[float]) -> dict[str, float] | None:
+    """Summary of times in milliseconds; None of nothing."""
+    if not values_s:
+        return None
+    return summarize([value * 1000 for value in values_s]).as_dict()

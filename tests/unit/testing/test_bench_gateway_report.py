@@ -18,9 +18,9 @@ from maestroctl.testing.bench.gateway_runs import (
     Wave,
     whole_request,
 )
-from maestroctl.testing.bench.load_client import StreamResult
 from maestroctl.testing.bench.report import Row, render, to_json_line
 from maestroctl.testing.bench.stats import Summary
+from maestroctl.testing.bench.streams import StreamResult
 
 
 def latency(median: float, p99: float) -> Summary:
