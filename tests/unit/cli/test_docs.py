@@ -91,20 +91,6 @@ def test_set_up_is_two_commands() -> None:
     ]
 
 
-GENERATED = ("configuration.md", "prediction.md")
-"""Made by commands; `experiments.md` keeps tables whose captions are long."""
-
-
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if page.name not in (*GENERATED, "experiments.md")],
-    ids=lambda page: str(page.relative_to(ROOT)),
-)
-def test_lines_of_text_fit_120_columns(page: Path) -> None:
-    lines = page.read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
-
-
 def test_names_of_code_in_the_architecture_are_there() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     names = re.findall(r"`(maestroctl\.[\w.]+):(\w+)`", text)
