@@ -12,7 +12,8 @@ import math
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any, NamedTuple, TypeVar
@@ -178,7 +179,9 @@ class Runner:
         _CALLS[:] = [(function, task) for task in tasks]
         try:
             context = multiprocessing.get_context("fork")
-            with context.Pool(min(self._workers, len(tasks)), _leave_interrupts) as pool:
+            with _without_interrupts():
+                pool = context.Pool(min(self._workers, len(tasks)))
+            with pool:
                 return pool.map(_call, range(len(tasks)), chunksize=1)
         finally:
             _CALLS.clear()
@@ -222,9 +225,14 @@ def _call(index: int) -> Any:
     return function(task)
 
 
-def _leave_interrupts() -> None:
-    """Ctrl-C reaches every process of the terminal; the parent is the one that answers it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Processes made meanwhile never see Ctrl-C, which reaches all; the parent answers it after."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def with_policy(spec: SimulationSpec, **names: Any) -> SimulationSpec:

@@ -11,7 +11,7 @@ async def test_ctrl_c_ends_every_process_and_keeps_what_is_finished(tmp_path: Pa
     names = ("overcommit", "preemption", "colocation")
     options = ("--quick", "--workers", 2, "--out", tmp_path)
     async with command("experiments", "run", *names, *options) as process:
-        await read_until(process.stderr, "wrote")
+        await read_until(process.stderr, "wrote", 60.0)
         done = await interrupt(process)  # reads the pipes to their end: no worker holds them
     assert done.code == 130
     assert {path.stem for path in tmp_path.iterdir()} == {"overcommit"}

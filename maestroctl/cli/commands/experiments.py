@@ -64,19 +64,19 @@ def run(
     make_output_folder(out)
     scale = _scale(quick, full, jobs, seeds)
     documents: list[dict[str, Any]] = []
-    for place, name in enumerate(wanted, start=1):
-        try:
+    try:
+        for place, name in enumerate(wanted, start=1):
             with terminal.working(f"{name} ({place} of {len(wanted)})"):
                 experiment = run_experiment(
                     name, scale, data, terminal.detail, workers=workers or _num_processors()
                 )
-        except KeyboardInterrupt:
-            _say_how_to_go_on(wanted[: place - 1], wanted[place - 1 :])
-            raise
-        paths = output.write(experiment, out)
-        documents.append(output.document(experiment))
-        if not as_json:
-            _show(experiment, paths)
+            paths = output.write(experiment, out)
+            documents.append(output.document(experiment))
+            if not as_json:
+                _show(experiment, paths)
+    except KeyboardInterrupt:
+        _say_how_to_go_on(wanted[: len(documents)], wanted[len(documents) :])
+        raise
     if as_json:
         terminal.json(documents[0] if len(names) == 1 and names != ["all"] else documents)
 
@@ -117,5 +117,6 @@ def _show(experiment: Experiment, paths: list[Path]) -> None:
 
 def _say_how_to_go_on(finished: list[str], left: list[str]) -> None:
     kept = f"Finished and kept: {', '.join(finished)}." if finished else "None was finished."
-    terminal.notice(f"Interrupted in {left[0]}. {kept}")
-    terminal.notice(f"Go on with the same options and: experiments run {' '.join(left)}")
+    terminal.notice(f"Interrupted. {kept}")
+    if left:
+        terminal.notice(f"Go on with the same options and: experiments run {' '.join(left)}")

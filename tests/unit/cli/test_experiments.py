@@ -59,6 +59,6 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
     monkeypatch.setattr(catalogue, "EXPERIMENTS", {**catalogue.EXPERIMENTS, "routing": interrupted})
     result = run("overcommit", "routing", "colocation", "--quick", "--out", tmp_path)
     assert (tmp_path / "overcommit.json").is_file()
-    assert "Interrupted in routing. Finished and kept: overcommit." in result.stderr
+    assert "Interrupted. Finished and kept: overcommit." in result.stderr
     assert "experiments run routing colocation" in result.stderr
     assert result.exit_code != 0
