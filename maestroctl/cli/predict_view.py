@@ -10,6 +10,12 @@ from rich.table import Table
 
 from maestroctl.cli.render import table, titled
 
+_GROUPS = {
+    "step": "workflow, role and step, this model",
+    "role": "workflow and role",
+    "model": "this model",
+    "fleet": "the fleet",
+}
 _SHOWN = 8
 """Rows of a list on the terminal."""
 
@@ -30,8 +36,8 @@ def evaluation_table(report: Mapping[str, Any]) -> Group:
     return titled(f"{report['stages']} stages of {report['jobs']} jobs", made)
 
 
-def prediction_tables(said: Mapping[str, Any]) -> tuple[Group, Group]:
-    """What is predicted per candidate, and the columns that moved the median."""
+def prediction_tables(said: Mapping[str, Any]) -> list[Group]:
+    """What is predicted per candidate, what moved the median, what was seen of its like."""
     final = said["final"]
     figures = ("Q50", "Q90", "TOTAL", "CONFIDENCE")
     answer = (
@@ -52,8 +58,19 @@ def prediction_tables(said: Mapping[str, Any]) -> tuple[Group, Group]:
         value = moved["value"]
         shown = value if isinstance(value, str) else _number(value)
         reasons.add_row(moved["feature"], shown, f"× {moved['factor']:.2f}")
-    usual = f"Usual length {said['usual']:.0f} tokens; what moved it"
-    return titled(answer, per_model), titled(usual, reasons)
+    usual = f"Usual length {said['usual']:.0f} tokens; what moved the trained model from there"
+    tables = [titled(answer, per_model), titled(usual, reasons)]
+    if said["history"]:
+        tables.append(titled("What this fleet has seen, nearest first", _history(said["history"])))
+    return tables
+
+
+def _history(groups: Sequence[Mapping[str, Any]]) -> Table:
+    made = table("CALLS OF", *((name, "right") for name in ("SEEN", "Q50", "Q90")))
+    for group in groups:
+        figures = (_number(group["q50"]), _number(group["q90"]))
+        made.add_row(_GROUPS[group["group"]], str(group["stages"]), *figures)
+    return made
 
 
 def status_tables(document: Mapping[str, Any]) -> list[Table | Group]:

@@ -55,6 +55,21 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """Output lengths of one group, tokens.
+
+    Attributes:
+        group: ``step``, ``role`` (of a workflow), ``model`` or ``fleet``.
+        stages: ever observed; the quantiles are of the newest.
+    """
+
+    group: str
+    stages: int
+    q50: float
+    q90: float
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """The state at a glance.
 

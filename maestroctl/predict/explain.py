@@ -1,8 +1,9 @@
-"""Why a prediction came out as it did: quantiles, the columns that moved it, and its profile."""
+"""Why a prediction came out as it did: quantiles, what moved them, what its like came to."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,39 @@ from maestroctl.predict.annotate import annotate
 from maestroctl.predict.features import CATEGORY_NAMES
 from maestroctl.predict.history import JobHistory
 from maestroctl.predict.model import PredictorModel
+from maestroctl.predict.raw_prediction import local_expert
 from maestroctl.predict.recalibration import OnlineState
+from maestroctl.predict.running_figures import StageKey
 from maestroctl.predict.stage_input import StageInput, build_stage_input
 from maestroctl.predict.traces import UNKNOWN_MODEL
 
 _LISTED = 8
+_LOG = "_log"
+_LOGS = ("tail_chars", "last_line_chars")
+"""Columns of log(1 + x) whose names do not say so; people are shown x."""
 _CHARS_PER_TOKEN = 4
 
 
-def explain_stage(model: PredictorModel, stage: StageInput, state: OnlineState) -> dict[str, Any]:
+def explain_stage(
+    model: PredictorModel,
+    stage: StageInput,
+    state: OnlineState,
+    local: PredictorModel | None = None,
+) -> dict[str, Any]:
     """Everything ``maestroctl predict`` prints, as plain values.
 
-    ``moved_by`` lists the columns that moved the median most, as factors on (1 + tokens).
+    ``moved_by`` lists the columns that moved the median of the trained model most, as factors on
+    (1 + tokens); they are no similar calls. Those are in ``history``: what the fleet has seen of
+    the first candidate, nearest group first.
+
+    Args:
+        local: fitted on the fleet's own history; asked beside `model`, as `serve` does.
     """
     raw = model.predict([stage])[0]
-    annotation = annotate(stage, {"model": raw}, state)
+    said = {"model": raw}
+    if local is not None:
+        said[local_expert(str(local.about.get("digest", "")))] = local.predict([stage])[0]
+    annotation = annotate(stage, said, state)
     final = annotation.prediction
     limit = math.inf if stage.max_tokens is None else float(stage.max_tokens)
     row = model.builder.row(stage)[None, :]
@@ -53,12 +72,13 @@ def explain_stage(model: PredictorModel, stage: StageInput, state: OnlineState) 
         "usual": math.expm1(float(parts[-1])),
         "moved_by": [
             {
-                "feature": names[k],
+                "feature": names[k].removesuffix(_LOG),
                 "value": _shown(stage, names[k], float(full[0, k])),
                 "factor": math.exp(float(parts[k])),
             }
             for k in strongest
         ],
+        "history": [asdict(seen) for seen in state.seen(_nearest(stage))],
     }
 
 
@@ -70,13 +90,17 @@ def explain_prompt(
     candidates: tuple[str, ...] = (),
     role: str = "assistant",
     workflow: str = "",
+    step: str = "",
     tools: int = 0,
     max_tokens: int | None = None,
+    state: OnlineState | None = None,
+    local: PredictorModel | None = None,
 ) -> dict[str, Any]:
     """`explain_stage` of the first stage of a job, of which a person knows only this much.
 
     Args:
         candidates: models that could serve it; none = one that training did not name.
+        state, local: what a fleet has learned; None = nothing.
     """
     counts = [-(-len(text) // _CHARS_PER_TOKEN) for text in (system, prompt)]
     names = candidates or (UNKNOWN_MODEL,)
@@ -88,12 +112,17 @@ def explain_prompt(
         prompt_tokens=PromptTokens(system=counts[0], user=counts[1], full=sum(counts)),
         workflow=workflow,
         role=role,
+        step=step,
         tools_available=tools,
         max_tokens=max_tokens,
     )
     text = StageText(system=system, last_user=prompt)
     stage = build_stage_input(descriptor, text, JobHistory())
-    return explain_stage(model, stage, OnlineState())
+    return explain_stage(model, stage, state or OnlineState(), local)
+
+
+def _nearest(stage: StageInput) -> StageKey:
+    return StageKey(stage.workflow, stage.role, stage.step, stage.candidates[0])
 
 
 def _shown(stage: StageInput, name: str, value: float) -> float | str | None:
@@ -108,5 +137,8 @@ def _shown(stage: StageInput, name: str, value: float) -> float | str | None:
             "prev_step": stage.history.prev_step,
             "response_format": stage.response_format,
         }[name]
-        return known + (" (never seen in training)" if math.isnan(value) else "")
-    return None if math.isnan(value) else value
+        unseen = known and math.isnan(value)
+        return (known or "none") + (" (never seen in training)" if unseen else "")
+    if math.isnan(value):
+        return None
+    return math.expm1(value) if name.endswith(_LOG) or name in _LOGS else value

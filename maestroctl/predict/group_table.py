@@ -6,13 +6,14 @@ only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from maestroctl.errors import SchemaMismatch
 from maestroctl.predict.blending import OWN_EXPERTS
-from maestroctl.predict.calibrated import Summary
-from maestroctl.predict.running_figures import Group, belongs, role_of
+from maestroctl.predict.calibrated import Seen, Summary
+from maestroctl.predict.running_figures import COVERAGE, Group, StageKey, belongs, role_of
 
 STATE_VERSION = 2
 MAX_GROUPS = 20_000
@@ -72,6 +73,19 @@ class GroupTable:
         if not self._groups:
             self.observed = 0
         return len(doomed)
+
+    def seen(self, key: StageKey) -> list[Seen]:
+        """What is known of stages like this one, nearest first; for people."""
+        return [
+            Seen(
+                name,
+                group.lengths.count,
+                math.expm1(group.lengths.quantile(0.5)),
+                math.expm1(group.lengths.quantile(COVERAGE)),
+            )
+            for name, place in zip(("step", "role", "model", "fleet"), key.path(), strict=True)
+            if (group := self._groups.get(place)) is not None and len(group.lengths)
+        ]
 
     def summary(self) -> Summary:
         """How many figures there are and how good they were; for people."""

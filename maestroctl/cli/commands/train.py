@@ -85,12 +85,12 @@ def train(
 
 
 def _refit(state: str | None, out: Path | None, config: TrainConfig, *, as_json: bool) -> None:
-    from maestroctl.config.home import default_state_url, expand_state_url, home_dir
+    from maestroctl.cli.fleet_learned import state_url
+    from maestroctl.config.home import home_dir
     from maestroctl.live.coordinator.own_refit import refit_own
     from maestroctl.live.coordinator.predictor_service import LOCAL_MODEL
 
-    named = state or os.environ.get("MAESTROCTL_STATE")
-    where = expand_state_url(named, os.environ) if named else default_state_url(os.environ)
+    where = state_url(state)
     with terminal.working("Training on own history"):
         report = refit_own(where, out or home_dir(os.environ) / LOCAL_MODEL, config)
     if as_json:

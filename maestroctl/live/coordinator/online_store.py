@@ -30,17 +30,29 @@ _MAX_GROUPS_A_TURN = 200
 def load_online(store: Store, notify: Callable[[str], None]) -> OnlineState:
     """What an earlier coordinator learned; empty when there is nothing that fits."""
     store.forget_metas(_PREFIX, empty_only=True)
-    found = store.metas(_PREFIX)
+    try:
+        return read_online(store)
+    except SchemaMismatch as exc:
+        notify(f"The predictors' running figures cannot be read and start anew: {exc}")
+        store.forget_metas(_PREFIX)
+        return OnlineState()
+
+
+def read_online(store: Store) -> OnlineState:
+    """What was learned, as it is written now.
+
+    Raises:
+        SchemaMismatch: by another version.
+    """
+    found = {name: text for name, text in store.metas(_PREFIX).items() if text}
     head = found.pop(_HEAD, None)
     if head is None:
         return OnlineState()
     try:
         groups = {name[len(_PREFIX) :]: json.loads(text) for name, text in found.items()}
         return OnlineState.from_json({**json.loads(head), "groups": groups})
-    except (SchemaMismatch, ValueError, KeyError, TypeError) as exc:
-        notify(f"The predictors' running figures cannot be read and start anew: {exc}")
-        store.forget_metas(_PREFIX)
-        return OnlineState()
+    except (ValueError, KeyError, TypeError) as exc:
+        raise SchemaMismatch(f"they are of another version: {exc!r}") from exc
 
 
 class OnlineKeeper:

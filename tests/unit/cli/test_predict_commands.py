@@ -13,7 +13,11 @@ from maestroctl.cli import api, predict_extra
 from maestroctl.cli.context import terminal
 from maestroctl.cli.exit_codes import ExitCode, exit_code_of
 from maestroctl.cli.main import app
-from maestroctl.errors import PredictorError
+from maestroctl.errors import PredictorError, StoreError
+from maestroctl.predict.group_table import STATE_VERSION
+from maestroctl.predict.recalibration import Observation, OnlineState, StageKey
+from maestroctl.store.database import Store
+from maestroctl.store.rows import MetaRow
 
 STATUS = {
     "artifact": {
@@ -41,9 +45,12 @@ STATUS = {
 }
 
 
+ENV = {"COLUMNS": "80", "NO_COLOR": "1", "MAESTROCTL_HOME": "/nonexistent"}
+
+
 def call(*args: str) -> Any:
     terminal.__dict__.pop("out", None)  # made by an earlier test, with the width of that time
-    return CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, list(args))
+    return CliRunner(env=ENV).invoke(app, list(args))
 
 
 def test_predict_answers_per_candidate_with_reasons() -> None:
@@ -63,10 +70,45 @@ def test_predict_obeys_the_limit_and_the_lack_of_tools() -> None:
     assert final["p_tool"] == 0
 
 
+def test_predict_shows_what_the_fleet_has_seen_of_such_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("lightgbm")
+    monkeypatch.setitem(ENV, "MAESTROCTL_HOME", str(tmp_path))
+    asked = ["predict", "x", "-m", "small", "--workflow", "shop", "--role", "agent"]
+    before = json.loads(call(*asked, "--json").stdout)
+    assert before["history"] == []
+    state, key = OnlineState(), StageKey("shop", "agent", "plan", "small")
+    for tokens in range(700, 800):
+        state.observe(key, {}, state.calibrate(key, {}), Observation(tokens))
+    head = {"version": STATE_VERSION, "observed": state.observed}
+    rows = [MetaRow(f"online/{n}", json.dumps(g)) for n, g in state.take_changes(99).items()]
+    with Store.open(f"sqlite:///{tmp_path}/state.db") as store:
+        store.commit([*rows, MetaRow("online/", json.dumps(head))])
+    here, elsewhere = (
+        json.loads(call(*asked, "--step", step, "--json").stdout) for step in ("plan", "other")
+    )
+    assert [seen["group"] for seen in here["history"]] == ["step", "role", "model", "fleet"]
+    assert [seen["group"] for seen in elsewhere["history"]] == ["role", "model", "fleet"]
+    assert here["history"][0]["stages"] == 100
+    assert here["history"][0]["q50"] == pytest.approx(750, abs=2)
+    assert here["final"]["q50"] > 2 * before["final"]["q50"], "it counts, as it does for `serve`"
+    text = call(*asked, "--step", "plan").stdout
+    assert "workflow, role and step, this model" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_state_that_is_named_must_be_there(tmp_path: Path) -> None:
+    pytest.importorskip("lightgbm")
+    missing = f"sqlite:///{tmp_path}/none.db"
+    assert isinstance(call("predict", "x", "--state", missing).exception, StoreError)
+    assert not list(tmp_path.iterdir())
+
+
 def test_tables_fit_80_columns() -> None:
     pytest.importorskip("lightgbm")
     text = call("predict", "x", "-m", "a-very/long-" + "name-" * 20, "--workflow", "w" * 90).stdout
-    assert "what moved it" in text
+    assert "what moved the trained model" in text
     assert max(map(len, text.splitlines())) <= 80
 
 
