@@ -168,6 +168,12 @@ POLICY = Table(
             "How much more confident than the fastest a slower model must be (delta_s).",
         ),
         Key(
+            "admission_quantile",
+            number(0.5, 0.99),
+            "Which quantile of the predicted answer length is booked: more lets fewer requests in"
+            " at once and fewer outgrow their memory.",
+        ),
+        Key(
             "aging_s",
             number(0, 1e6),
             "How many seconds of work one second of waiting makes up for.",

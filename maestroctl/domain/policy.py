@@ -20,6 +20,7 @@ class PolicySpec:
         degradation_weight: mu of Maestro Eq 5.
         latency_slack: tau of Chimera Algorithm 1.
         confidence_margin: delta_s of Chimera Algorithm 1.
+        admission_quantile: of the predicted output length, which admission books.
         aging_s: key seconds per second waited.
         max_wait_s: after this long a stage is overtaken only by older ones.
         group_wait_s: how long waiters of another model let the model on the device go on; None =
@@ -40,6 +41,7 @@ class PolicySpec:
     degradation_weight: float = 1.0
     latency_slack: float = 0.5
     confidence_margin: float = 0.05
+    admission_quantile: float = 0.9
     aging_s: float = 0.05
     max_wait_s: float = 300.0
     group_wait_s: float | None = None

@@ -30,6 +30,7 @@ from maestroctl.domain.outcome import JobStatus, Outcome
 from maestroctl.domain.snapshot import NodeSnapshot
 from maestroctl.domain.stage import StageDescriptor
 from maestroctl.errors import ConfigError, InvariantViolation
+from maestroctl.estimate.output_quantile import OutputQuantile
 from maestroctl.scheduler.coordinator_dispatch import Dispatcher
 from maestroctl.scheduler.coordinator_jobs import JobTable
 from maestroctl.scheduler.coordinator_stages import StageFlow
@@ -121,6 +122,7 @@ class CoordinatorCore:
             look_ahead or make_look_ahead(policy),
             epoch,
             policy.max_wait_s,
+            OutputQuantile(policy.admission_quantile),
         )
         self._waiting = WaitingRoom(
             fleet, tables, self._timers, self._dispatcher, self._model_choice, max_queued

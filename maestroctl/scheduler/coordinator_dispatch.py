@@ -21,9 +21,9 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
 
 from maestroctl.domain.ids import ModelName
-from maestroctl.domain.prediction import Prediction
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.errors import InvariantViolation
+from maestroctl.estimate.output_quantile import OutputQuantile
 from maestroctl.scheduler.coordinator_records import record_route
 from maestroctl.scheduler.coordinator_state import (
     AGED_RANK,
@@ -63,6 +63,7 @@ class Dispatcher:
         look_ahead: LookAhead | None,
         epoch: int,
         max_wait_s: float = math.inf,
+        booked_quantile: OutputQuantile | None = None,
     ) -> None:
         self._tables = tables
         self._timers = timers
@@ -72,6 +73,7 @@ class Dispatcher:
         self._late_credit = 0.0
         self._look_ahead = look_ahead
         self._epoch = epoch
+        self._booked_quantile = booked_quantile or OutputQuantile()
         self._last_dispatch_s: float | None = None
         self.dispatch_gap_s = 0.1
         """Running mean of the seconds between dispatches."""
@@ -120,7 +122,7 @@ class Dispatcher:
         place, tables = stage.place, self._tables
         assert place is not None
         prompt = stage.stage.prompt_tokens.full
-        tokens = max(booked_tokens(stage, stage.prediction, place), prompt + stage.output_tokens)
+        tokens = max(self._booked_tokens(stage, place), prompt + stage.output_tokens)
         end_s = self._predict_end_s(stage, place, stage.dispatched_s + stage.wake_s)
         tables.fleet.rebook(place, stage.seq, tokens - stage.booked_tokens, end_s)
         if tokens == stage.booked_tokens:
@@ -277,7 +279,7 @@ class Dispatcher:
         stage.status = StageStatus.IN_FLIGHT
         stage.dispatched_s = now_s
         stage.wake_s = place.ready_in_s
-        stage.booked_tokens = tokens = booked_tokens(stage, stage.prediction, place)
+        stage.booked_tokens = tokens = self._booked_tokens(stage, place)
         begins_s = now_s + stage.wake_s
         if place.free_s is not None:
             begins_s = max(begins_s, place.free_s)
@@ -373,19 +375,24 @@ class Dispatcher:
             else:
                 self._arm_unblock(place, place.blocked_until_s, out)
 
+    def _booked_tokens(self, stage: StageState, place: Place) -> int:
+        predicted = stage.prediction
+        output = self._booked_quantile.of(predicted.output_q50, predicted.output_q90)
+        return booked_tokens(stage, output, place)
+
     def forget_node(self, places: Iterable[Place], out: Out) -> None:
         """The node of these places is gone."""
         for place in places:
             self._timers.cancel(_unblock_name(place), out)
 
 
-def booked_tokens(stage: StageState, prediction: Prediction, place: Place) -> int:
+def booked_tokens(stage: StageState, output_tokens: float, place: Place) -> int:
     """Prompt plus the admission quantile of the output, clamped to what can come out.
 
     Source: algorithms section 1: L-hat is clamped to min(max_tokens, max_model_len - P).
     """
     prompt = stage.stage.prompt_tokens.full
-    output = math.ceil(prediction.output_q90)
+    output = math.ceil(output_tokens)
     max_tokens = stage.stage.max_tokens
     if max_tokens is not None and max_tokens < output:
         output = max_tokens

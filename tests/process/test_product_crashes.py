@@ -39,10 +39,14 @@ WORKFLOW: dict[str, Any] = {
 
 
 @pytest.fixture
-async def serve(tmp_path: Path) -> AsyncIterator[ServeProcess]:
-    """``maestroctl serve`` with one stub engine that gives a token every 20 ms."""
+async def serve(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[ServeProcess]:
+    """``maestroctl serve`` with one stub engine that gives a token every 20 ms.
+
+    A parameter is the linger time of its daemon, seconds.
+    """
     fleet = tmp_path / "fleet.toml"
-    fleet.write_text(stub_fleet_toml(tmp_path, flags=("--token-interval", "0.02")))
+    text = stub_fleet_toml(tmp_path, flags=("--token-interval", "0.02"))
+    fleet.write_text(text.replace("linger_s = 8", f"linger_s = {getattr(request, 'param', 8)}"))
     process = ServeProcess(fleet, tmp_path / "home", free_port())
     await process.start()
     try:
@@ -179,6 +183,7 @@ async def test_a_plain_request_ends_visibly_when_the_coordinator_is_killed(
     assert plain["status"] == "interrupted"
 
 
+@pytest.mark.parametrize("serve", [60], indirect=True)  # a loaded machine starts slowly
 async def test_both_killed_at_once_leave_engines_that_the_next_start_takes_over(
     serve: ServeProcess, tmp_path: Path
 ) -> None:

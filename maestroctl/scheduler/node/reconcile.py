@@ -132,6 +132,7 @@ class _Pass:
     def run(self) -> None:
         """Steps 2 to 5."""
         state = self._state
+        closed = list(state.books.overrun)
         concerned = [engine for engine in state.engines.values() if engine.is_of_interest]
         doubt_orders(concerned)
         self._room.count_coming(concerned)
@@ -154,6 +155,8 @@ class _Pass:
             else:
                 self._serve(claim)
         call_off_unconfirmed(state, concerned)
+        if any(device not in state.books.overrun for device in closed):
+            state.dirty = True  # a limit that fell has opened engines that were passed by
         self._drop_group_timers()
         state.contended = bool(state.books.overrun) or any(
             engine.give_way is not None

@@ -30,6 +30,7 @@ from maestroctl.domain.ids import ModelName
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.records import Candidate
 from maestroctl.domain.stage import ServiceClass
+from maestroctl.estimate.output_quantile import OutputQuantile
 from maestroctl.scheduler.coordinator_state import StageState
 from maestroctl.scheduler.ordering.costs import clamp_to_request
 from maestroctl.scheduler.routing.filters import NotExcluded, NotWhereItFailed
@@ -81,6 +82,7 @@ class CrossCluster(RoutingPolicy):
     def __init__(self, policy: PolicySpec, *, with_run: bool) -> None:
         self._weights = Weights.of(policy)
         self._with_run = with_run
+        self._booked_quantile = OutputQuantile(policy.admission_quantile)
         self._filters: tuple[Filter, ...] = (NotExcluded(), NotWhereItFailed())
 
     def route(self, stage: StageState, fleet: FleetState, now_s: float) -> RouteDecision:
@@ -109,7 +111,7 @@ class CrossCluster(RoutingPolicy):
     def _route_model(
         self, stage: StageState, model: ModelName, num_ahead: int, fleet: FleetState, now_s: float
     ) -> RouteDecision:
-        need = stage_need(stage, num_ahead)
+        need = stage_need(stage, num_ahead, self._booked_quantile)
         rejected: dict[str, int] = {}
         counts: Mapping[str, int] = rejected
         rated, busy = self._contenders(stage, model, need, fleet, now_s, rejected)
@@ -252,12 +254,18 @@ def _is_open(place: Place, stage: StageState) -> bool:
     return not (place.is_closed_to_batch and stage.stage.service_class is ServiceClass.BATCH)
 
 
-def stage_need(stage: StageState, num_ahead: int = 0) -> StageNeed:
+def stage_need(
+    stage: StageState, num_ahead: int = 0, booked_quantile: OutputQuantile | None = None
+) -> StageNeed:
     """What the score wants to know of the stage."""
     descriptor = stage.stage
     prompt = descriptor.prompt_tokens.full
     output = clamp_to_request(descriptor, stage.prediction.output_q50)
-    booked = prompt + round(clamp_to_request(descriptor, stage.prediction.output_q90))
+    predicted = stage.prediction
+    booked_output = (booked_quantile or OutputQuantile()).of(
+        predicted.output_q50, predicted.output_q90
+    )
+    booked = prompt + round(clamp_to_request(descriptor, booked_output))
     homes = stage.job.homes
     home, cached = (None, 0) if homes is None else homes.get(descriptor.role, (None, 0))
     return StageNeed(prompt, output, booked, home, min(cached, prompt), num_ahead)

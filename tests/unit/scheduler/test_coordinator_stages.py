@@ -144,6 +144,16 @@ def test_prompt_and_clamped_quantile_are_booked(
     ]
 
 
+@pytest.mark.parametrize(("quantile", "booked"), [(0.5, 90), (0.9, 150), (0.99, 260)])
+def test_admission_may_book_another_quantile(
+    coordinator: Coordinator, quantile: float, booked: int
+) -> None:
+    coordinator.begin(make_fleet(policy=PolicySpec(admission_quantile=quantile)))
+    coordinator.connect()
+    effects = coordinator.tell(arrival(make_stage(), Prediction(40.0, 100.0)))
+    assert effects == [dispatch(booked_tokens=booked)]
+
+
 def test_a_better_prediction_corrects_the_booking_and_never_the_order(
     coordinator: Coordinator,
 ) -> None:

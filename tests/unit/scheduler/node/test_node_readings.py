@@ -6,7 +6,7 @@ from maestroctl.domain.engine import EngineReadings, EngineStatus, ResidencyTier
 from maestroctl.domain.ids import HOST_DEVICE, DeviceName, EngineId, ModelName, StageId
 from maestroctl.domain.messages import ModelAction
 from maestroctl.domain.outcome import Outcome
-from maestroctl.domain.units import GIB
+from maestroctl.domain.units import GIB, MIB
 from maestroctl.errors import InvariantViolation
 from maestroctl.scheduler.effects import (
     AbortStage,
@@ -28,6 +28,7 @@ from maestroctl.scheduler.events import (
 )
 from maestroctl.testing.builders import (
     CPU,
+    ELASTIC,
     ENDPOINT,
     HOST_SLEEPER,
     SLEEPER,
@@ -248,3 +249,15 @@ def test_start_after_freed_memory_waits_for_the_reading_not_for_the_exit():
     script = NodeScript(budget=8 * GIB).awake("a")
     assert [type(e) for e in script.offer("1", "b")] == [StopEngine]
     assert [type(e) for e in script.finish("a")] == [StartEngine]
+
+
+def test_overrun_that_a_falling_limit_ends_opens_the_others_at_once():
+    script = NodeScript(abilities=ELASTIC, budget=14 * GIB).awake("a").awake("b")
+    script.offer("0", "a")
+    for stage in ("1", "2"):
+        script.offer(stage, "b", tokens=1024)  # its limit rises by 1 GiB
+    script.ask(1, ModelAction.SLEEP, "b")
+    script.do(MemoryRead({CPU: 12 * GIB + 512 * MIB}))
+    assert script.offer("3", "a") == []
+    script.leave("1")
+    assert ForwardStage(StageId("3"), engine_of("a"), 1) in script.leave("2")
