@@ -31,10 +31,10 @@ class PolicySpec:
         queue_timeout_s: a stage that waited this long for a place is resolved as unavailable.
     """
 
-    ordering: str = "fcfs"
+    ordering: str = "workflow_slo"
     routing: str = "single_node"
-    model_choice: str = "first"
-    residency: str = "lru"
+    model_choice: str = "maestroctl"
+    residency: str = "value"
     degradation: str = "maestroctl"
     look_ahead: str = "workflow"
     readiness_weight: float = 1.0

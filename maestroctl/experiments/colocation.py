@@ -118,7 +118,7 @@ def _row(
 def _play(
     cards: int, abilities: EngineAbilities, *, look_ahead: str = "workflow", length: int = LENGTH
 ) -> tuple[float, float]:
-    policy = PolicySpec(look_ahead=look_ahead)
+    policy = PolicySpec(ordering="fcfs", residency="lru", look_ahead=look_ahead)
     return _judge(
         make_cards(_profiles(length), num_devices=cards, policy=policy, abilities=abilities)
     )

@@ -87,7 +87,9 @@ def _play(
     scale: Scale, source: JobSource, policy: str, pressed: bool, seed: int
 ) -> dict[str, float]:
     profiles = [qwen3_profile(name, length=4096, kv_bytes=KV_BYTES) for name in MODELS]
-    world = make_cards(profiles, policy=PolicySpec(degradation=policy))
+    world = make_cards(
+        profiles, policy=PolicySpec(ordering="fcfs", residency="lru", degradation=policy)
+    )
     workload = WorkloadSpec(
         min(JOBS, scale.jobs),
         popular(MODELS, SHARES, BATCH),

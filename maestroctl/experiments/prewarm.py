@@ -91,7 +91,11 @@ def _play(
     world = make_cards(
         profiles,
         memory_bytes=memory_gb * GB,
-        policy=PolicySpec(look_ahead="none" if look_ahead == "none" else "workflow"),
+        policy=PolicySpec(
+            ordering="fcfs",
+            residency="lru",
+            look_ahead="none" if look_ahead == "none" else "workflow",
+        ),
         abilities=LAYOUTS[layout],
     )
     costs = {p.model: p for p in profiles}

@@ -108,7 +108,7 @@ def make_fleet(
             for name in names
         },
         clusters={cluster: ClusterSpec(cluster)},
-        policy=policy or PolicySpec(max_wait_s=UNBOUNDED_S),
+        policy=policy or PolicySpec(ordering="fcfs", residency="lru", max_wait_s=UNBOUNDED_S),
     )
 
 

@@ -213,8 +213,11 @@ class WorkflowProgress:
         """Steps that run as soon as the stage of `step` in hand ends, where the file says so.
 
         Nothing of a step that may call tools or go back, or that has other items to run: what its
-        stage leads to is then decided by what it says.
+        stage leads to is then decided by what it says. Nothing either of a stage that is none of
+        its steps: somebody sends it in the job's name.
         """
+        if step not in self._spec.steps:
+            return ()
         spec, run = self._spec.steps[step], self._runs[step]
         if spec.tools or spec.repeat is not None or run.left != 1:
             return ()

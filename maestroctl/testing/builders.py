@@ -48,6 +48,7 @@ from maestroctl.scheduler.events import (
     TransitionFinished,
 )
 from maestroctl.scheduler.node_core import NodeCore
+from maestroctl.testing.plain_policy import PLAIN
 
 CPU = DeviceName("cpu")
 NODE = NodeName("n")
@@ -122,7 +123,7 @@ def make_node_core(
     budgets = {DeviceName(d): n for d, n in sizes.items()}
     return NodeCore(
         NodeSpec(NODE),
-        policy or PolicySpec(group_wait_s=5.0),
+        policy or PLAIN,
         budgets | {HOST_DEVICE: host},
         {ModelName(m): make_node_profile(m, **(profiles or {}).get(m, {})) for m in models},
         {

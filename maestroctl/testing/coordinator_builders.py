@@ -33,6 +33,7 @@ from maestroctl.scheduler.events import (
     StepRef,
     StepResult,
 )
+from maestroctl.testing.plain_policy import PLAIN
 
 PREDICTION = Prediction(output_q50=40.0, output_q90=100.0)
 """Short answers: 100 tokens are booked."""
@@ -56,7 +57,7 @@ def make_fleet(
             for name, allowed in limits.items()
         },
         clusters={cluster: ClusterSpec(cluster)},
-        policy=policy or PolicySpec(),
+        policy=policy or PLAIN,
     )
 
 
@@ -215,7 +216,7 @@ def step_done(
 
 def limited(policy: PolicySpec | None = None, **changes: float | str) -> PolicySpec:
     """A policy with some fields changed."""
-    return replace(policy or PolicySpec(), **changes)  # type: ignore[arg-type]
+    return replace(policy or PLAIN, **changes)  # type: ignore[arg-type]
 
 
 def fingerprint(thing: object) -> object:

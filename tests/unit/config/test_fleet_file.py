@@ -348,7 +348,7 @@ def test_mistake_has_its_place_and_what_to_try(
     text: str, key: str | None, line: int | None, part: str, hint: str | None
 ) -> None:
     with pytest.raises(ConfigErrors) as caught:
-        parse(text, known_policies={"ordering": ("fcfs", "edf")})
+        parse(text, known_policies={"ordering": ("workflow_slo", "fcfs", "edf")})
     (error,) = caught.value.errors
     assert error.file == "f.toml"
     assert error.key == key

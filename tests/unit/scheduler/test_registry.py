@@ -19,12 +19,13 @@ from maestroctl.scheduler.registry import (
 from maestroctl.scheduler.routing.model_choice import FirstModel
 from maestroctl.scheduler.routing.pipeline import Pipeline
 from maestroctl.testing.coordinator_builders import limited
+from maestroctl.testing.plain_policy import PLAIN
 
 
-def test_the_defaults_resolve() -> None:
-    assert isinstance(make_ordering(PolicySpec()), Fcfs)
-    assert isinstance(make_routing(PolicySpec()), Pipeline)
-    assert isinstance(make_model_choice(PolicySpec()), FirstModel)
+def test_plain_names_resolve() -> None:
+    assert isinstance(make_ordering(PLAIN), Fcfs)
+    assert isinstance(make_routing(PLAIN), Pipeline)
+    assert isinstance(make_model_choice(PLAIN), FirstModel)
 
 
 def test_every_default_of_a_policy_section_is_known() -> None:

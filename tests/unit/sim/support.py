@@ -16,6 +16,7 @@ from maestroctl.sim.jobs import Call, JobPlan, agent_calls, agent_workflow
 from maestroctl.sim.network import NetworkSpec
 from maestroctl.sim.prediction import PredictionError
 from maestroctl.sim.world import SimResult, World, WorldSpec
+from maestroctl.testing.plain_policy import PLAIN
 
 NO_NETWORK = NetworkSpec(rtt_s=0.0, send_soon_s=0.0, snapshot_every_s=None)
 MS = IterationCost(c0_s=0.001, c1_s=0.0, c2_s=0.0, cp_s=0.0)
@@ -66,7 +67,7 @@ def make_world(
             for i in range(1, nodes + 1)
         },
         clusters={cluster: ClusterSpec(cluster)},
-        policy=policy or PolicySpec(),
+        policy=policy or PLAIN,
     )
     spec = WorldSpec(fleet, {p.model: p for p in shown}, network, prefix_cache=prefix_cache)
     return World(spec, error, **options)

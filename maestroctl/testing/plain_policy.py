@@ -1,0 +1,7 @@
+"""Decisions that a test can foretell without knowing a policy: whoever and whatever is first."""
+
+from __future__ import annotations
+
+from maestroctl.domain.policy import PolicySpec
+
+PLAIN = PolicySpec(ordering="fcfs", model_choice="first", residency="lru", group_wait_s=5.0)
