@@ -148,13 +148,13 @@ def test_prompt_and_clamped_quantile_are_booked(
 def test_admission_may_book_another_quantile(
     coordinator: Coordinator, quantile: float, booked: int
 ) -> None:
-    coordinator.begin(make_fleet(policy=PolicySpec(admission_quantile=quantile)))
+    coordinator.begin(make_fleet(policy=PolicySpec(ordering="fcfs", admission_quantile=quantile)))
     coordinator.connect()
     effects = coordinator.tell(arrival(make_stage(), Prediction(40.0, 100.0)))
     assert effects == [dispatch(booked_tokens=booked)]
 
 
-def test_a_better_prediction_corrects_the_booking_and_never_the_order(
+def test_a_better_prediction_corrects_the_booking_and_under_fcfs_not_the_order(
     coordinator: Coordinator,
 ) -> None:
     coordinator.connect()
@@ -170,6 +170,19 @@ def test_a_better_prediction_corrects_the_booking_and_never_the_order(
         ResolveStage(sid("a"), Outcome.FINISHED),
         dispatch("c", seq=4, key=1.0, booked_tokens=60),
     ]
+
+
+def test_under_sjf_a_better_prediction_moves_a_waiting_stage(coordinator: Coordinator) -> None:
+    coordinator.begin(make_fleet(policy=PolicySpec(ordering="sjf")))
+    coordinator.connect()
+    fill(coordinator)
+    for name, tokens in (("short", 50.0), ("long", 900.0)):
+        coordinator.tell(arrival(make_stage(name), Prediction(tokens, tokens)))
+    assert [view.stage_id for view in coordinator.core.queued()] == ["short", "long"]
+    coordinator.tell(PredictionArrived(sid("long"), Prediction(5.0, 10.0)), 1.0)
+    assert [view.stage_id for view in coordinator.core.queued()] == ["long", "short"]
+    effects = coordinator.tell(StageEnded(sid("a"), 1, Outcome.FINISHED, True), 2.0)
+    assert [e.stage_id for e in effects if isinstance(e, DispatchStage)] == ["long"]
 
 
 def test_there_is_room_for_a_stage_that_would_be_sent_at_once(coordinator: Coordinator) -> None:
