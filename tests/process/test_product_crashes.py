@@ -118,6 +118,7 @@ def assert_each_step_once(tmp_path: Path, job_id: str) -> None:
     assert dict(finished) == dict.fromkeys(WORKFLOW["steps"], 1)
 
 
+@pytest.mark.parametrize("serve", [60], indirect=True)  # a loaded machine starts slowly
 @pytest.mark.parametrize("done", [0, 1, 3])
 async def test_a_killed_coordinator_resumes_its_jobs(
     serve: ServeProcess, tmp_path: Path, done: int
