@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from maestroctl.predict.model import PredictorModel
 
 SHIPPED_PATH = Path(__file__).parent / "data" / "default.mpred"
-SHIPPED_DIGEST = "8128028c72051abd7c1f20da56d92768999b68d118de010f8fcf308e8970a697"
+SHIPPED_DIGEST = "28eb9b6ab27c74ab4104229efed00d94ab9a934e98b0d7f544eb5c8609773eef"
 MAX_SHIPPED_BYTES = 5_000_000
 
 
