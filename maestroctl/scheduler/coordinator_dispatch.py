@@ -322,9 +322,9 @@ class Dispatcher:
 
     def _advise(self, stage: StageState, now_s: float, out: Out) -> None:
         assert self._look_ahead is not None
-        tables = self._tables
-        for advice in self._look_ahead.advise(stage, tables.fleet, now_s):
-            tables.seq += 1
+        assert stage.place is not None
+        here = stage.place.node.name
+        for advice in self._look_ahead.advise(stage, self._tables.fleet, now_s):
             out.append(
                 AdvisePrewarm(
                     advice.node,
@@ -332,7 +332,7 @@ class Dispatcher:
                     advice.probability,
                     advice.expected_at_s,
                     self._epoch,
-                    tables.seq,
+                    stage.seq if advice.node == here else 0,
                 )
             )
 

@@ -131,7 +131,10 @@ class ResolveStage:
 
 @dataclass(frozen=True, slots=True)
 class AdvisePrewarm:
-    """Tell the node that `model` is likely needed soon."""
+    """Tell the node that `model` is likely needed soon.
+
+    `seq` is that of the stage which was sent to the same node with it, and goes first; 0 = none.
+    """
 
     node: NodeName
     model: ModelName

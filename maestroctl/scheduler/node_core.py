@@ -53,10 +53,10 @@ from maestroctl.scheduler.node.books import MemoryBooks
 from maestroctl.scheduler.node.by_hand import request_action
 from maestroctl.scheduler.node.degradation import DegradationPolicy
 from maestroctl.scheduler.node.degradation_policies import DEGRADATION_POLICIES
-from maestroctl.scheduler.node.engine_state import Advice, EngineState
-from maestroctl.scheduler.node.epochs import announce_epoch, change_epoch
+from maestroctl.scheduler.node.engine_state import EngineState
+from maestroctl.scheduler.node.epochs import announce_epoch
 from maestroctl.scheduler.node.placement import explain_misfit
-from maestroctl.scheduler.node.prewarm import heed_advice
+from maestroctl.scheduler.node.prewarm import consider_advice
 from maestroctl.scheduler.node.reconcile import reconcile
 from maestroctl.scheduler.node.report import make_snapshot
 from maestroctl.scheduler.node.residency import RESIDENCY_POLICIES, ResidencyPolicy
@@ -141,7 +141,7 @@ class NodeCore:
             EngineExited: exit_engine,
             MemoryRead: read_memory,
             ModelActionRequested: request_action,
-            PrewarmAdvised: _consider_prewarm,
+            PrewarmAdvised: consider_advice,
             EpochAnnounced: announce_epoch,
             TimerFired: _fire_timer,
             ShutdownRequested: request_shutdown,
@@ -189,22 +189,6 @@ class NodeCore:
     def stats(self) -> NodeStats:
         """Counters since the start."""
         return self._state.stats
-
-
-def _consider_prewarm(state: NodeState, event: PrewarmAdvised) -> None:
-    """Advice, taken only when it costs nobody anything."""
-    if event.epoch < state.epoch:
-        state.stale()
-        return
-    if event.epoch > state.epoch:
-        change_epoch(state, event.epoch)
-    state.applied_seq = max(state.applied_seq, event.seq)
-    engine = state.by_model.get(event.model)
-    if engine is None or not engine.abilities.managed or state.shutdown is not None:
-        return
-    if engine.status.is_awake or engine.give_way_is_final() or engine.pinned:
-        return
-    heed_advice(state, engine, Advice(event.probability, event.expected_at_s))
 
 
 def _fire_timer(state: NodeState, event: TimerFired) -> None:

@@ -384,9 +384,8 @@ def _do_rare(host: FakeNodeHost, rng: random.Random, action: str, models: list[s
     elif action == "ask":
         host.ask(rng.choice(list(ModelAction)), rng.choice(models))
     elif action == "prewarm":
-        host.seq += 1
-        model = ModelName(rng.choice(models))
-        host.send(PrewarmAdvised(model, 0.9, host.now_s + 3, host.epoch, host.seq))
+        model, seq = ModelName(rng.choice(models)), host.seq + rng.randrange(2)
+        host.send(PrewarmAdvised(model, 0.9, host.now_s + 3, host.epoch, seq))
     elif action == "epoch" and rng.random() < 0.3:
         host.epoch, host.seq = host.epoch + 1, 0
         host.send(EpochAnnounced(host.epoch))

@@ -118,12 +118,11 @@ class NodeMachine(RuleBasedStateMachine):
     def ask(self, n, action):
         self.host.ask(action, self.pick(self.models, n))
 
-    @rule(n=picks)
-    def prewarm(self, n):
-        self.host.seq += 1
+    @rule(n=picks, is_early=st.booleans())
+    def prewarm(self, n, is_early):
         model = ModelName(self.pick(self.models, n))
-        at_s = self.host.now_s + 3
-        self.host.send(PrewarmAdvised(model, 0.9, at_s, self.host.epoch, self.host.seq))
+        at_s, seq = self.host.now_s + 3, self.host.seq + is_early
+        self.host.send(PrewarmAdvised(model, 0.9, at_s, self.host.epoch, seq))
 
     @rule()
     def next_epoch(self):

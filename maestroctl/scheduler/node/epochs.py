@@ -20,6 +20,7 @@ def change_epoch(state: NodeState, epoch: int) -> None:
     """Obey `epoch` from now on: stages of older ones are aborted, sequences begin again."""
     state.epoch = epoch
     state.applied_seq = 0
+    state.early_advice.clear()
     state.changed = True
     reason = "a newer coordinator took over"
     for stage in list(state.stages.values()):

@@ -3,17 +3,46 @@
 An advice is kept on its engine until the stage came, or 2 T_act after it was expected. From
 `begin_prewarm_s` on it is a claim like others, the last of all: it takes free memory, and memory
 of idle engines whose sleep (level 1) costs less than the activation it may hide. It never makes
-anybody drain, stop or wait: whoever has stages goes first.
+anybody drain, stop or wait: whoever has stages goes first. That holds for the stage that the advice
+was made with, too, which travels on a way of its own: advice that overtakes it waits for it.
 """
 
 from __future__ import annotations
 
 from maestroctl.domain.engine import EngineStatus
+from maestroctl.scheduler.events import PrewarmAdvised
 from maestroctl.scheduler.node.claims import begin_prewarm_s, forget_advice_s
 from maestroctl.scheduler.node.engine_state import Advice, EngineState
+from maestroctl.scheduler.node.epochs import change_epoch
 from maestroctl.scheduler.node.state import NodeState
 
 _MAY_BE_WARMED = (EngineStatus.STOPPED, EngineStatus.SLEEPING)
+
+
+def consider_advice(state: NodeState, event: PrewarmAdvised) -> None:
+    """A coordinator expects a stage: taken only when it costs nobody anything."""
+    if event.epoch < state.epoch:
+        state.stale()
+        return
+    if event.epoch > state.epoch:
+        change_epoch(state, event.epoch)
+    if event.seq > state.applied_seq:
+        state.early_advice[event.model] = event
+        return
+    engine = state.by_model.get(event.model)
+    if engine is None or not engine.abilities.managed or state.shutdown is not None:
+        return
+    if engine.status.is_awake or engine.give_way_is_final() or engine.pinned:
+        return
+    heed_advice(state, engine, Advice(event.probability, event.expected_at_s))
+
+
+def consider_early_advice(state: NodeState) -> None:
+    """A stage came: heed what was advised with it."""
+    for event in list(state.early_advice.values()):
+        if event.seq <= state.applied_seq:
+            del state.early_advice[event.model]
+            consider_advice(state, event)
 
 
 def heed_advice(state: NodeState, engine: EngineState, advice: Advice) -> None:

@@ -19,6 +19,7 @@ from maestroctl.scheduler.events import (
 from maestroctl.scheduler.node.admission import can_hold, explain_full
 from maestroctl.scheduler.node.engine_state import EngineState, StagePlace, StageState
 from maestroctl.scheduler.node.epochs import change_epoch
+from maestroctl.scheduler.node.prewarm import consider_early_advice
 from maestroctl.scheduler.node.stages import (
     COOL_DOWN_S,
     change_booking,
@@ -53,6 +54,7 @@ def offer_stage(state: NodeState, event: StageOffered) -> None:
     state.stats.offered += 1
     if event.seq > state.applied_seq:
         state.applied_seq = event.seq
+        consider_early_advice(state)
     engine = state.by_model.get(event.model)
     if engine is None:
         _refuse_offer(state, event, f"this node does not run {event.model!r}", permanent=True)

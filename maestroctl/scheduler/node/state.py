@@ -22,6 +22,7 @@ from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.records import Candidate, DecisionRecord
 from maestroctl.errors import InvariantViolation
 from maestroctl.scheduler.effects import CancelTimer, NodeEffect, RecordDecision, SetTimer
+from maestroctl.scheduler.events import PrewarmAdvised
 from maestroctl.scheduler.node.books import MemoryBooks
 from maestroctl.scheduler.node.degradation import DegradationPolicy
 from maestroctl.scheduler.node.engine_lifecycle import is_allowed
@@ -98,6 +99,7 @@ class NodeState:
     timers: dict[TimerId, float] = field(default_factory=dict)
     epoch: int = 0
     applied_seq: int = 0
+    early_advice: dict[ModelName, PrewarmAdvised] = field(default_factory=dict)
     next_effect_id: int = 1
     arrivals: int = 0
     shutdown: ShutdownMode | None = None

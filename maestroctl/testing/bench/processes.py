@@ -79,6 +79,7 @@ async def running(
 
 def heed_terminate() -> None:
     """Let SIGTERM end this benchmark as Ctrl-C does: what it has started is stopped first."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 

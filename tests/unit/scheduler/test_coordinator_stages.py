@@ -620,15 +620,17 @@ def test_the_look_ahead_is_asked_at_each_dispatch(coordinator: Coordinator) -> N
     class Oracle:
         def advise(self, stage, _fleet, now_s):  # type: ignore[no-untyped-def]
             assert stage.place is not None
-            return [PrewarmAdvice(NodeName("n1"), ModelName("next"), 0.9, now_s + 5.0)]
+            nodes = (NodeName("n1"), NodeName("n2"))
+            return [PrewarmAdvice(node, ModelName("next"), 0.9, now_s + 5.0) for node in nodes]
 
     coordinator.begin(look_ahead=Oracle())
     coordinator.connect()
     assert coordinator.tell(arrival(make_stage()), 1.0) == [
         dispatch(),
-        AdvisePrewarm(NodeName("n1"), ModelName("next"), 0.9, 6.0, 1, 2),
+        AdvisePrewarm(NodeName("n1"), ModelName("next"), 0.9, 6.0, 1, seq=1),  # after the stage
+        AdvisePrewarm(NodeName("n2"), ModelName("next"), 0.9, 6.0, 1, seq=0),
     ]
-    assert coordinator.tell(arrival(make_stage("s2")), 1.0)[0] == dispatch("s2", seq=3)
+    assert coordinator.tell(arrival(make_stage("s2")), 1.0)[0] == dispatch("s2", seq=2)
 
 
 def test_attained_service_counts_neither_the_queue_nor_the_wake(coordinator: Coordinator) -> None:

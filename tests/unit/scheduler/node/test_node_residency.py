@@ -279,8 +279,25 @@ def test_time_to_live_does_not_touch_a_pinned_engine():
     assert script.timers == {}
 
 
-def prewarm(model: str, at_s: float = 0.0) -> PrewarmAdvised:
-    return PrewarmAdvised(ModelName(model), 0.9, at_s, 0, 1)
+def prewarm(model: str, at_s: float = 0.0, seq: int = 0) -> PrewarmAdvised:
+    return PrewarmAdvised(ModelName(model), 0.9, at_s, 0, seq)
+
+
+def test_advice_that_overtakes_its_stage_waits_for_it():
+    """Else the model of the next stage would take the memory before that of this one."""
+    script = NodeScript()
+    assert script.do(prewarm("b", seq=1)) == []
+    script.offer("1", "a", seq=1)
+    assert script.status("a") is S.STARTING
+    assert script.status("b") is S.STOPPED
+
+
+def test_early_advice_is_heeded_once_its_stage_is_there():
+    script = NodeScript(budget=40 * GIB)
+    script.do(prewarm("b", seq=1))
+    script.offer("1", "a", seq=1)
+    script.finish("a")
+    assert script.status("b") is S.STARTING
 
 
 def test_prewarm_wakes_into_free_memory_and_gives_up_unused_after_twice_its_activation():
@@ -304,7 +321,6 @@ def test_prewarm_puts_an_idle_engine_to_sleep_that_nobody_is_likely_to_want():
     script = NodeScript().awake("a")
     assert script.do(prewarm("c"))[-1] == SleepEngine(A, 1, 2, DISK)
     assert script.finish("a")[-1] == start("c", 1, 3)
-    assert script.core.snapshot(0.0).applied_seq == 1
 
 
 def test_prewarm_leaves_an_idle_engine_alone_that_is_worth_more():
