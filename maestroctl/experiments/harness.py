@@ -180,9 +180,12 @@ class Runner:
         try:
             context = multiprocessing.get_context("fork")
             with _without_interrupts():
-                pool = context.Pool(min(self._workers, len(tasks)))
+                pool = context.Pool(min(self._workers, len(tasks)), _heed_terminate)
             with pool:
-                return pool.map(_call, range(len(tasks)), chunksize=1)
+                found = pool.map(_call, range(len(tasks)), chunksize=1)
+                pool.close()  # they leave by themselves, and need no signal
+                pool.join()
+            return found
         finally:
             _CALLS.clear()
 
@@ -223,6 +226,11 @@ class Runner:
 def _call(index: int) -> Any:
     function, task = _CALLS[index]
     return function(task)
+
+
+def _heed_terminate() -> None:
+    """A worker ends at SIGTERM, whatever handler its parent has left to it."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

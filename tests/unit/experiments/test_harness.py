@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import multiprocessing
+import signal
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,22 @@ def test_a_grid_finds_the_same_on_one_process_and_on_several() -> None:
     alone, shared = (Runner(_quiet, workers).grid(weigh, cells, seeds) for workers in (1, 2))
     assert alone == shared
     assert alone["b", 2] == [21, 22, 23]
+
+
+def test_workers_end_whatever_handler_of_sigterm_they_inherit() -> None:
+    """An event loop leaves one that does nothing: a worker was waited for without end."""
+
+    def fail(cell: int, seed: int) -> int:
+        raise ValueError(cell + seed)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        assert Runner(_quiet, 2).grid(lambda cell, seed: cell + seed, [1, 2], [3])[2] == [5]
+        with pytest.raises(ValueError, match="4"):
+            Runner(_quiet, 2).grid(fail, [1, 1], [3])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not multiprocessing.active_children()
 
 
 def test_a_headline_is_listed_figure_by_figure() -> None:
