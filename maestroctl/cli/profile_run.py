@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,17 @@ async def profile_models(
     models = _choose(fleet, names)
     folder = out or home_dir(os.environ) / PROFILES
     make_output_folder(folder)
-    threads = next(iter(fleet.nodes.values())).threads
-    subjects = [await _prepare(fleet, model, threads) for model in models]
-    written = []
-    for place, subject in enumerate(subjects):
-        others = [other for i, other in enumerate(subjects) if i != place]
-        written.append(await _profile(subject, others, folder, quick=quick, as_json=as_json))
-    return written
+    try:
+        threads = next(iter(fleet.nodes.values())).threads
+        subjects = [await _prepare(fleet, model, threads) for model in models]
+        written = []
+        for place, subject in enumerate(subjects):
+            others = [other for i, other in enumerate(subjects) if i != place]
+            written.append(await _profile(subject, others, folder, quick=quick, as_json=as_json))
+        return written
+    finally:
+        with suppress(OSError):  # unless something was kept there
+            folder.rmdir()
 
 
 async def _prepare(fleet: FleetSpec, model: ModelSpec, threads: int | None) -> Subject:
