@@ -52,9 +52,8 @@ def offer_stage(state: NodeState, event: StageOffered) -> None:
         state.effects.append(RefuseStage(event.stage_id, reason, retry_in_s=RETRY_DUPLICATE_S))
         return
     state.stats.offered += 1
-    if event.seq > state.applied_seq:
-        state.applied_seq = event.seq
-        consider_early_advice(state)
+    state.applied_seq = max(state.applied_seq, event.seq)
+    consider_early_advice(state)
     engine = state.by_model.get(event.model)
     if engine is None:
         _refuse_offer(state, event, f"this node does not run {event.model!r}", permanent=True)

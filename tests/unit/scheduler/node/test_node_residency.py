@@ -17,7 +17,7 @@ from maestroctl.scheduler.effects import (
     StopEngine,
     WakeEngine,
 )
-from maestroctl.scheduler.events import PrewarmAdvised, StageWithdrawn
+from maestroctl.scheduler.events import PrewarmAdvised, StageRebooked, StageWithdrawn
 from maestroctl.scheduler.node.claims import PREWARM_LEAD
 from maestroctl.testing.builders import (
     CPU,
@@ -295,6 +295,16 @@ def test_advice_that_overtakes_its_stage_waits_for_it():
 def test_early_advice_is_heeded_once_its_stage_is_there():
     script = NodeScript(budget=40 * GIB)
     script.do(prewarm("b", seq=1))
+    script.offer("1", "a", seq=1)
+    script.finish("a")
+    assert script.status("b") is S.STARTING
+
+
+def test_early_advice_is_heeded_though_a_later_number_came_before_its_stage():
+    script = NodeScript(budget=40 * GIB)
+    script.do(prewarm("b", seq=1))
+    script.do(StageRebooked(StageId("other"), 1, 0, 2, 1, 1))
+    assert script.status("b") is S.STOPPED
     script.offer("1", "a", seq=1)
     script.finish("a")
     assert script.status("b") is S.STARTING
