@@ -27,6 +27,7 @@ from maestroctl.domain.messages import ModelAction
 from maestroctl.errors import MaestroError
 from maestroctl.gateway.submit import JobRequest
 from maestroctl.live.engine.factory import find_capabilities
+from maestroctl.live.engine.identity import ipc_dir, load_identities
 from tests.support.cli import run
 from tests.support.product import until
 
@@ -49,7 +50,17 @@ async def coordinator(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
     coordinator = Coordinator(fleet, CoordinatorOptions(home=state / "home"))
     await coordinator.start()
     yield coordinator
+    folders = _folders_of_inner_sockets(state / "home")
+    assert folders, "vLLM's own sockets are somewhere else"
     await coordinator.stop()
+    assert not any(folder.exists() for folder in folders)
+
+
+def _folders_of_inner_sockets(home: Path) -> list[Path]:
+    """Where vLLM, which removes none, makes the sockets between its processes."""
+    engines = [one for node in (home / "nodes").iterdir() for one in load_identities(node)]
+    folders = [ipc_dir(Path(engine.socket_path)) for engine in engines]
+    return [folder for folder in folders if any(path.is_socket() for path in folder.iterdir())]
 
 
 @pytest.mark.parametrize("name", ["code_review", "research"])

@@ -17,13 +17,13 @@ from maestroctl.domain.ids import NodeName
 from maestroctl.errors import FleetError, NodeUnreachable
 from maestroctl.live.coordinator.node_link import NodeSockets
 from maestroctl.live.timers import core_now_s
+from maestroctl.live.transport.unix_path import MAX_SOCKET_PATH, fits_socket
 from maestroctl.live.transport.wire import open_control
 
 _START_LIMIT_S = 20.0
 _POLL_S = 0.03
 _PROBE_BYTES = 1 << 16
 """A log and a few small files."""
-_MAX_SOCKET_PATH = 107
 """Bytes; `sun_path` of Linux without its end."""
 
 
@@ -70,10 +70,10 @@ class LocalNode:
                 f"node {self.node!r} cannot keep its state in {self._node_dir}: {exc.strerror}",
                 hint="MAESTROCTL_HOME says where; it needs some free space and the right to write",
             ) from exc
-        if len(os.fsencode(self.sockets.control.absolute())) > _MAX_SOCKET_PATH:
+        if not fits_socket(self.sockets.control.absolute()):
             raise FleetError(
                 f"node {self.node!r} cannot listen in {self._node_dir}: the path of a socket has"
-                f" at most {_MAX_SOCKET_PATH} bytes",
+                f" at most {MAX_SOCKET_PATH} bytes",
                 hint="set MAESTROCTL_HOME to a shorter path",
             )
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from maestroctl.domain.fleet import PredictorSpec
 from maestroctl.errors import ConfigError, PredictorError
+from maestroctl.live.transport.unix_path import fits_socket
 from maestroctl.predict.artifact_facts import ArtifactFacts, read_facts
 from maestroctl.predict.client import PredictorClient, swap_local
 from maestroctl.predict.raw_prediction import local_expert
 from maestroctl.predict.service_process import ServiceProcess
 from maestroctl.predict.shipped import SHIPPED_DIGEST, SHIPPED_PATH
 
-_MAX_SOCKET_PATH = 107
 _EXTRA = ("lightgbm", "numpy")
 LOCAL_MODEL = Path("predictor") / "local.mpred"
 """In the data folder: what `maestroctl train --from-history` made of this fleet's own calls."""
@@ -125,7 +125,7 @@ class LearnedModels:
     def _socket(self) -> Path:
         name = f"predictor-{os.getpid()}.sock"
         socket = self._folder.absolute() / name
-        if len(os.fsencode(socket)) <= _MAX_SOCKET_PATH:
+        if fits_socket(socket):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for stale in self._folder.glob("predictor-*.sock"):
                 if not _is_alive(stale):

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from maestroctl.live.engine import vllm_cpu_worker
 from maestroctl.live.engine.base import EngineOrder
-from maestroctl.live.engine.identity import safe_name
+from maestroctl.live.engine.identity import ipc_dir, safe_name
+from maestroctl.live.transport.unix_path import fits_socket
 
 EXTENSION_MODULE = "maestroctl_cpu_worker"
 EXTENSION_CLASS = f"{EXTENSION_MODULE}.MaestroWorkerExtension"
-MAX_SOCKET_PATH = 107  # bytes, set by the kernel's `sockaddr_un`
+_IPC_NAME = "x" * 36  # as long as those of the sockets that vLLM makes between its processes
 
 # Passed on from the daemon. Everything else stays out: an engine has no business with the
 # daemon's secrets, and a stray PYTHONPATH would put foreign packages into its environment.
@@ -51,9 +52,9 @@ def log_path(order: EngineOrder) -> Path:
 
 def socket_path(order: EngineOrder) -> Path:
     """Unix socket of an engine: under the state folder, or in a private temporary folder when
-    that path would be longer than the kernel allows."""
+    that path, or one in the folder beside it, would be longer than the kernel allows."""
     path = order.state_dir / "run" / f"{safe_name(order.engine_id)}.sock"
-    if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
+    if fits_socket(ipc_dir(path) / _IPC_NAME):
         return path
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"maestroctl-{os.getuid()}"
@@ -62,6 +63,17 @@ def socket_path(order: EngineOrder) -> Path:
         raise PermissionError(f"{folder} belongs to somebody else")
     folder.chmod(0o700)
     return folder / f"{digest}.sock"
+
+
+def make_ipc_dir(order: EngineOrder) -> Path:
+    """Private folder for the sockets between the engine's own processes.
+
+    vLLM puts them into the temporary folder of the machine and leaves them there. Here they go
+    with the engine (`identity.forget`).
+    """
+    folder = ipc_dir(socket_path(order))
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
 
 
 def install_worker_extension(state_dir: Path) -> Path:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -112,9 +113,23 @@ def load_identities(state_dir: Path) -> list[EngineIdentity]:
     return [identity for identity in found if identity is not None]
 
 
-def remove_identity(state_dir: Path, identity: EngineIdentity) -> None:
-    """Forget an engine that is gone, unless the file already speaks of a later start of it."""
+def ipc_dir(socket: Path) -> Path:
+    """Folder beside an engine's socket for those between its own processes, which it leaves."""
+    return socket.with_suffix(".ipc")
+
+
+def forget(state_dir: Path, identity: EngineIdentity) -> None:
+    """Remove the files of an engine that is gone: its identity and every socket.
+
+    Nothing is removed when the identity file already speaks of a later start of it: the later
+    one has the same socket path.
+    """
     path = identity_path(state_dir, identity.engine)
     current = load_identity(path)
-    if current is None or current.token == identity.token:
-        path.unlink(missing_ok=True)
+    if current is not None and current.token != identity.token:
+        return
+    if identity.socket_path:
+        socket = Path(identity.socket_path)
+        socket.unlink(missing_ok=True)
+        shutil.rmtree(ipc_dir(socket), ignore_errors=True)
+    path.unlink(missing_ok=True)

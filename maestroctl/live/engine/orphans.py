@@ -51,9 +51,7 @@ def find_orphans(state_dir: Path) -> list[Orphan]:
         alive = is_leader_alive(identity)
         members = procfs.find_members(identity.token, identity.pid if alive else None)
         if not members:
-            identities.remove_identity(state_dir, identity)
-            if identity.socket_path:
-                Path(identity.socket_path).unlink(missing_ok=True)
+            identities.forget(state_dir, identity)
             continue
         orphans.append(Orphan(identity, alive, tuple(members)))
     return orphans
@@ -86,9 +84,7 @@ async def end_orphan(state_dir: Path, orphan: Orphan, grace_s: float) -> None:
             for member in members:
                 procfs.signal_process(member, signal.SIGKILL)
         await asyncio.sleep(_POLL_S)
-    if orphan.identity.socket_path:
-        Path(orphan.identity.socket_path).unlink(missing_ok=True)
-    identities.remove_identity(state_dir, orphan.identity)
+    identities.forget(state_dir, orphan.identity)
 
 
 def _find_members(identity: EngineIdentity) -> list[procfs.ProcessStat]:

@@ -38,6 +38,7 @@ from maestroctl.live.engine import identity as identities
 from maestroctl.live.engine import procfs
 from maestroctl.live.engine.identity import EngineIdentity
 from maestroctl.live.engine.logs import LogLimits, read_last_lines, rotate_log
+from maestroctl.live.transport.unix_path import MAX_SOCKET_PATH, fits_socket
 
 _POLL_S = 0.05  # how often a dying family is looked at again
 _KILL_LIMIT_S = 10.0  # SIGKILL acts at once unless a process hangs inside the kernel
@@ -167,7 +168,7 @@ class EngineProcess:
         try:
             child = _spawn(spec, identity)
         except OSError as exc:
-            identities.remove_identity(spec.state_dir, identity)
+            identities.forget(spec.state_dir, identity)
             raise EngineStartFailed(
                 f"cannot start engine '{spec.engine}': {spec.argv[0]}: {exc.strerror}",
                 hint="check that the program exists and may be executed; `maestroctl doctor` "
@@ -273,9 +274,7 @@ class EngineProcess:
         returncode = self._reap()
         self._close_pidfd()
         if not survivors:
-            if self.identity.socket_path:
-                Path(self.identity.socket_path).unlink(missing_ok=True)
-            identities.remove_identity(self._state_dir, self.identity)
+            identities.forget(self._state_dir, self.identity)
         self.exited.set_result(
             EngineExit(returncode, self._stop_asked, self.read_last_log_lines(), survivors)
         )
@@ -340,9 +339,9 @@ def prepare_socket_path(path: Path) -> None:
     Raises:
         EngineStartFailed: the path is longer than the kernel allows.
     """
-    if len(os.fsencode(path)) > 107:
+    if not fits_socket(path):
         raise EngineStartFailed(
-            f"the socket path {path} is longer than 107 bytes",
+            f"the socket path {path} is longer than {MAX_SOCKET_PATH} bytes",
             hint="use a shorter state folder",
         )
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

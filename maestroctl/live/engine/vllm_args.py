@@ -20,6 +20,7 @@ from maestroctl.live.engine.environment import (
     EXTENSION_CLASS,
     base_environment,
     install_worker_extension,
+    make_ipc_dir,
 )
 from maestroctl.live.engine.kvcached import kvcached_environment
 
@@ -94,6 +95,7 @@ def build_vllm_env(order: EngineOrder, capabilities: Capabilities, ipc_name: str
         "HF_HUB_OFFLINE": "1",  # the weights are a folder by now
         "VLLM_HOST_IP": "127.0.0.1",  # its own ports stay on loopback
         "PYTHONUNBUFFERED": "1",
+        "VLLM_RPC_BASE_PATH": str(make_ipc_dir(order)),
     }
     if order.engine.kind is EngineKind.VLLM:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(_cuda_indices(order.devices))

@@ -43,9 +43,21 @@ def test_identity_file_is_private(tmp_path: Path) -> None:
     assert path.parent.stat().st_mode & 0o077 == 0
 
 
+def test_forgetting_leaves_no_file_of_the_engine(tmp_path: Path) -> None:
+    socket = tmp_path / "run" / "e.sock"
+    identities.ipc_dir(socket).mkdir(parents=True)
+    socket.touch()
+    (identities.ipc_dir(socket) / "between-its-processes").touch()
+    identity = replace(_identity(), socket_path=str(socket))
+    identities.save_identity(tmp_path, identity)
+    identities.forget(tmp_path, identity)
+    assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
+    assert list(socket.parent.iterdir()) == []
+
+
 def test_removal_spares_the_identity_of_a_later_start(tmp_path: Path) -> None:
     identities.save_identity(tmp_path, replace(_identity(), token="t2", generation=2))
-    identities.remove_identity(tmp_path, _identity(token="t1"))
+    identities.forget(tmp_path, _identity(token="t1"))
     assert len(identities.load_identities(tmp_path)) == 1
-    identities.remove_identity(tmp_path, _identity(token="t2"))
+    identities.forget(tmp_path, _identity(token="t2"))
     assert identities.load_identities(tmp_path) == []

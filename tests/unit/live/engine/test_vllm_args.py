@@ -6,12 +6,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from maestroctl.domain.ids import DeviceName, EngineId, ModelName
 from maestroctl.domain.llm import EngineKind, EngineSpec, ModelSpec
 from maestroctl.live.engine import environment
+from maestroctl.live.engine import identity as identities
 from maestroctl.live.engine.base import EngineOrder
 from maestroctl.live.engine.capabilities import look_up_capabilities
 from maestroctl.live.engine.vllm_args import build_vllm_argv, build_vllm_env
@@ -123,9 +125,18 @@ def test_long_state_folder_moves_the_socket_to_a_private_folder(tmp_path: Path) 
     deep = tmp_path / ("d" * 120)
     path = environment.socket_path(replace(_order(tmp_path), state_dir=deep))
     assert len(str(path)) < 108
+    assert len(str(identities.ipc_dir(path) / str(uuid4()))) < 108
     assert path.parent.stat().st_mode & 0o077 == 0
     short = environment.socket_path(replace(_order(tmp_path), state_dir=Path("/s")))
     assert short.is_relative_to("/s/run")
+
+
+def test_sockets_between_its_processes_go_into_a_folder_of_its_own(tmp_path: Path) -> None:
+    order = _order(tmp_path)
+    env = build_vllm_env(order, look_up_capabilities(EngineKind.VLLM_CPU, "0.32.0"), "ipc")
+    folder = Path(env["VLLM_RPC_BASE_PATH"])
+    assert folder == identities.ipc_dir(environment.socket_path(order))
+    assert folder.stat().st_mode & 0o077 == 0
 
 
 def test_digest_sees_every_setting_but_the_generation(tmp_path: Path) -> None:
