@@ -162,7 +162,7 @@ class CoordinatorCore:
         return (
             len(models) == 1
             and not tables.queue.serving(models[0])
-            and bool(tables.fleet.open_places(models[0]))
+            and bool(tables.fleet.open_places(models[0], stage.service_class))
         )
 
     def _handlers(self) -> Mapping[type, Callable[[Any, float, Out], None]]:
@@ -387,7 +387,7 @@ class CoordinatorCore:
             return
         changed = fleet.apply(snapshot, event.rtt_s, now_s)
         places = fleet.nodes[snapshot.node].places
-        self._reserves.places_changed(list(places))
+        self._reserves.places_changed(places.values())
         self._dispatcher.node_spoke(places.values(), out)
         if changed:
             self._waiting.rehome(now_s, out)

@@ -1,12 +1,13 @@
 """Sending stages to nodes and taking them back: the part of `CoordinatorCore` that holds slots.
 
-After every event no queued stage could be dispatched: whatever opens a place pumps the classes
-that could use it, best (rank, key, id) first. So a stage that finds an open place at its arrival
-overtakes nobody. Once the oldest of a class has waited for longer than `max_wait_s` it goes before
-all that are not older, given back or not; late ones go among late ones, and due for their share
-before anybody. A stage whose model is full or blocked is skipped, never waited for, so one model
-cannot starve another; which of several models a node serves is the node's decision, and it is
-offered stages for all of them, asleep and stopped ones included, up to their slots.
+After every event no queued stage could be dispatched, or `MAX_SENDS` were and the rest follows at
+once: whatever opens a place pumps the classes that could use it, best (rank, key, id) first. So a
+stage that finds an open place at its arrival overtakes nobody. Once the oldest of a class has
+waited for longer than `max_wait_s` it goes before all that are not older, given back or not; late
+ones go among late ones, and due for their share before anybody. A stage whose model is full or
+blocked is skipped, never waited for, so one model cannot starve another; which of several models a
+node serves is the node's decision, and it is offered stages for all of them, asleep and stopped
+ones included, up to their slots.
 
 A refusal that is not for good blocks the whole place (model and node), not the stage alone: the
 stages behind it would be refused for the same reason, one round trip each. The block ends with
@@ -46,6 +47,9 @@ FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 5.0
 """Pause after the second refusal of a place in a row, doubled at each further one, at most this."""
 
+MAX_SENDS = 64
+"""Stages that are sent by one event. A node that returns, or slots that are kept no longer, open
+thousands of places at once; the rest follows at once, between other events."""
 MAX_LAPSES = 64
 """Stages that are found late in one event: when thousands are at once, the rest waits for the next
 events, and one of them may be sent in its old turn meanwhile."""
@@ -74,6 +78,7 @@ class Dispatcher:
         self._look_ahead = look_ahead
         self._epoch = epoch
         self._booked_quantile = booked_quantile or OutputQuantile()
+        self._unpumped: set[ModelName] = set()  # models whose pump was cut short by `MAX_SENDS`
         self._last_dispatch_s: float | None = None
         self.dispatch_gap_s = 0.1
         """Running mean of the seconds between dispatches."""
@@ -101,6 +106,8 @@ class Dispatcher:
 
     def try_dispatch(self, stage: StageState, now_s: float, out: Out) -> RouteDecision:
         """Send the stage, which waits nowhere yet, where the policy says, if anywhere."""
+        if not self._unpumped.isdisjoint(stage.models):
+            return RouteDecision(None, "stages that came before it are about to be sent")
         decision = self._routing.route(stage, self._tables.fleet, now_s)
         if decision.place is not None:
             self._dispatch(stage, decision.place, decision, now_s, out)
@@ -173,7 +180,11 @@ class Dispatcher:
             if entry is not None:
                 heads.append((self._turn(entry), queue_class))
         heapify(heads)
+        last_seq = tables.seq + MAX_SENDS
         while heads:
+            if tables.seq >= last_seq:
+                self._pump_later([queue_class for _, queue_class in heads], now_s, out)
+                return
             entry, queue_class = heads[0]
             stage = entry[4]
             decision = self._routing.route(stage, tables.fleet, now_s)
@@ -191,6 +202,16 @@ class Dispatcher:
                 heappop(heads)
             else:
                 heapreplace(heads, (following, queue_class))
+
+    def _pump_later(self, classes: list[QueueClass], now_s: float, out: Out) -> None:
+        """Enough for one event: go on with these classes in the next."""
+        self._unpumped.update(model for queue_class in classes for model in queue_class.models)
+
+        def go_on(at_s: float, later: Out) -> None:
+            models, self._unpumped = sorted(self._unpumped), set()
+            self.pump_models(models, at_s, later)
+
+        self._timers.arm_by("pump", now_s, go_on, out)
 
     def _send_back(self, queue_class: QueueClass, now_s: float, out: Out) -> bool:
         """The first of a class prefers to wait: does one of the back half, whose wait is longer?"""
@@ -255,7 +276,7 @@ class Dispatcher:
             return
         for queue_class in self._tables.queue.classes().values():
             entry = queue_class.first()
-            if entry is None:
+            if entry is None or not self._unpumped.isdisjoint(queue_class.models):
                 continue
             stage = entry[4]
             decision = self._routing.route(stage, self._tables.fleet, stage.queued_s or 0.0)

@@ -25,14 +25,12 @@ See also: `coordinator_dispatch` (slots, order), `coordinator_waiting` (queue, p
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from maestroctl.domain.ids import NodeName, StageId
 from maestroctl.domain.outcome import Outcome
 from maestroctl.errors import InvariantViolation
 from maestroctl.scheduler.coordinator_dispatch import Dispatcher
 from maestroctl.scheduler.coordinator_records import record_prediction, record_refusal
-from maestroctl.scheduler.coordinator_state import StageState, StageStatus
+from maestroctl.scheduler.coordinator_state import LATE_RANK, StageState, StageStatus
 from maestroctl.scheduler.coordinator_tables import SHUTTING_DOWN, CoordinatorTables
 from maestroctl.scheduler.coordinator_timers import RETRY_LATER_S, Out
 from maestroctl.scheduler.coordinator_waiting import WaitingRoom
@@ -93,11 +91,7 @@ class StageFlow:
         state = StageState(stage, event.prediction, job, 0.0)
         self._dispatcher.exclude_misfits(state)
         self._waiting.set_models(state, now_s, out)
-        # Orders price a stage at its first candidate: from here on that is the one chosen.
-        priced = (
-            stage if state.models == stage.candidates else replace(stage, candidates=state.models)
-        )
-        state.key = self._ordering.key(priced, job, event.prediction, now_s)
+        state.key = self._ordering.key(state.as_chosen, job, event.prediction, now_s)
         state.path_s = tables.profile.path_s(stage.job_id)
         tables.stages[stage_id] = state
         job.add(state)
@@ -133,10 +127,25 @@ class StageFlow:
         if stage.place is not None:
             self._dispatcher.rebook(stage, out)
         else:
-            stage.key = self._ordering.key(stage.stage, stage.job, event.prediction, now_s)
-            if stage.status is StageStatus.QUEUED:
-                self._tables.queue.rekey(stage)
+            self._order_anew(stage, now_s)
         out.append(record_prediction(stage, before, now_s))
+
+    def _order_anew(self, stage: StageState, now_s: float) -> None:
+        """Its prediction changed while it waits; one that was found late may not be any more."""
+        key = self._ordering.late_key(stage, now_s) if stage.rank == LATE_RANK else None
+        rank = stage.rank if key is not None else min(stage.rank, 1)
+        if key is None:
+            key = self._ordering.key(stage.as_chosen, stage.job, stage.prediction, now_s)
+        queue = self._tables.queue
+        if stage.status is not StageStatus.QUEUED:
+            stage.rank, stage.key = rank, key
+        elif rank == stage.rank:
+            stage.key = key
+            queue.rekey(stage)
+        else:
+            queue.remove(stage)
+            stage.rank, stage.key = rank, key
+            queue.push(stage, now_s)
 
     def started(self, event: StageStarted, now_s: float) -> None:
         """The first byte came."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from maestroctl.domain.ids import JobId, ModelName, NodeName, StageId
@@ -131,6 +131,13 @@ class StageState:
     def is_waiting(self) -> bool:
         """Held here, not at a node."""
         return self.status is StageStatus.QUEUED or self.status is StageStatus.PARKED
+
+    @property
+    def as_chosen(self) -> StageDescriptor:
+        """The stage with the models that were chosen in place of its candidates: orders price a
+        stage at its first candidate."""
+        stage = self.stage
+        return stage if stage.candidates == self.models else replace(stage, candidates=self.models)
 
     def class_key(self) -> QueueKey:
         """The queue class it belongs to now."""

@@ -145,8 +145,10 @@ def _reservations_agree(tables: CoordinatorTables) -> list[str]:
                 problems.append(f"{place.name}: {place.num_batch} batch stages, {batch} sent")
             if tables.fleet.places(model).get(name) is not place:
                 problems.append(f"{place.name} is not indexed")
-            if place.is_open != (tables.fleet.open_places(model).get(name) is place):
-                problems.append(f"{place.name}: open is {place.is_open}, the index disagrees")
+            for service_class in ServiceClass:
+                indexed = tables.fleet.open_places(model, service_class).get(name) is place
+                if place.is_open_to(service_class) != indexed:
+                    problems.append(f"{place.name}: open to {service_class}, the index disagrees")
     return problems
 
 

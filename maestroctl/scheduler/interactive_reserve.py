@@ -22,10 +22,11 @@ Orders that say `reserves_slots` use it; the baselines do not.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from maestroctl.domain.ids import ModelName
 from maestroctl.domain.stage import ServiceClass, StageDescriptor
-from maestroctl.scheduler.routing.fleet_state import FleetState
+from maestroctl.scheduler.routing.fleet_state import FleetState, Place
 
 MEMORY_S = 60.0
 """An arrival this long ago counts 1/e."""
@@ -94,12 +95,10 @@ class InteractiveReserves:
             load.served_n = _STAGE_MEMORY * load.served_n + 1.0
         self._settle(model, load, now_s)
 
-    def places_changed(self, models: list[ModelName]) -> None:
-        """A snapshot came: places may be new, or have other slots."""
-        for model in models:
-            load = self._loads.get(model)
-            if load is not None:
-                self._set(model, load.kept)
+    def places_changed(self, places: Iterable[Place]) -> None:
+        """A snapshot came: these may be new, or have other slots."""
+        for place in places:
+            self._set(place, self.kept(place.model))
 
     def kept(self, model: ModelName) -> int:
         """R of the model's places, before it is bounded by their slots."""
@@ -122,9 +121,9 @@ class InteractiveReserves:
         before = load.kept
         if kept != before:
             load.kept = kept
-            self._set(model, kept)
+            for place in self._fleet.places(model).values():
+                self._set(place, kept)
         return kept < before
 
-    def _set(self, model: ModelName, kept: int) -> None:
-        for place in self._fleet.places(model).values():
-            place.reserved = min(kept, max(0, place.slots - 1))
+    def _set(self, place: Place, kept: int) -> None:
+        self._fleet.keep_slots(place, min(kept, max(0, place.slots - 1)))

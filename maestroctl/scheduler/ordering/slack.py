@@ -91,7 +91,7 @@ class Slack(OrderingPolicy):
 
     def late_key(self, stage: StageState, now_s: float) -> float | None:
         """Its remaining time and aging, when it most likely cannot be in time any more."""
-        descriptor = stage.stage
+        descriptor = stage.as_chosen
         deadline_s = deadline_of(descriptor, stage.job)
         if deadline_s is None:
             return None

@@ -23,7 +23,7 @@ it in. Dropping it, as the paper does, would starve a model next to one that is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain, islice
+from itertools import islice
 from typing import NamedTuple
 
 from maestroctl.domain.ids import ModelName
@@ -36,6 +36,7 @@ from maestroctl.scheduler.ordering.costs import clamp_to_request
 from maestroctl.scheduler.routing.filters import NotExcluded, NotWhereItFailed
 from maestroctl.scheduler.routing.fleet_state import FleetState, Place
 from maestroctl.scheduler.routing.pipeline import (
+    KEPT_FOR_INTERACTIVE,
     MAX_CANDIDATES,
     NOTHING_REJECTED,
     Filter,
@@ -49,6 +50,7 @@ from maestroctl.scheduler.routing.placement_score import (
     Terms,
     Weights,
     estimate_queue_s,
+    estimate_run_s,
     score_place,
     weigh_place,
 )
@@ -99,14 +101,16 @@ class CrossCluster(RoutingPolicy):
         self, stage: StageState, num_ahead: int, fleet: FleetState, now_s: float
     ) -> RouteDecision:
         waiting: RouteDecision | None = None
+        service_class, is_kept = stage.stage.service_class, False
         for model in stage.models:
-            if not fleet.open_places(model):
+            if not fleet.open_places(model, service_class):
+                is_kept = is_kept or bool(fleet.open_places(model))
                 continue
             decision = self._route_model(stage, model, num_ahead, fleet, now_s)
             if decision.place is not None:
                 return decision
             waiting = waiting or decision
-        return waiting or RouteDecision(None, "no free slot")
+        return waiting or RouteDecision(None, KEPT_FOR_INTERACTIVE if is_kept else "no free slot")
 
     def _route_model(
         self, stage: StageState, model: ModelName, num_ahead: int, fleet: FleetState, now_s: float
@@ -142,12 +146,12 @@ class CrossCluster(RoutingPolicy):
         fleet: FleetState,
         now_s: float,
         rejected: dict[str, int],
-    ) -> tuple[list[Rated], Iterator[Place]]:
+    ) -> tuple[list[Rated], list[Place]]:
         """Places among which the best is, rated, and the busy ones that cannot be.
 
-        Busy places come by the time at which they are free: from the first on that cannot beat the
-        best so far even with a perfect fit, none can. What is cached at home may outweigh a wait,
-        so nothing is left out before the home of the job has been looked at.
+        A busy place that cannot beat the best so far even with a perfect fit is not rated. What is
+        cached at home may outweigh a wait, so nothing is left out before the home of the job has
+        been looked at.
         """
         index = fleet.index(model)
 
@@ -163,24 +167,27 @@ class CrossCluster(RoutingPolicy):
         home = need.home if need.cached_tokens else None
         if any(item.place.name == home for item in rated):
             home = None
-        busy = best_of(index.queueing, MAX_BUSY)
-        for place in busy:
-            if home is None and best is not None and self._is_out(place, best, now_s):
-                return rated, chain((place,), busy)
+        left_out: list[Place] = []
+        for place in best_of(index.queueing, MAX_BUSY):
+            if home is None and best is not None and self._is_out(place, need, best, now_s):
+                left_out.append(place)
+                continue
             item = self._rate(place, stage, need, fleet, now_s)
             rated.append(item)
             if best is None or _rank(item) < _rank(best):
                 best = item
             if place.name == home:
                 home = None
-        return rated, busy
+        return rated, left_out
 
-    def _is_out(self, place: Place, best: Rated, now_s: float) -> bool:
+    def _is_out(self, place: Place, need: StageNeed, best: Rated, now_s: float) -> bool:
         """A busy place, away from home, that has a lower score than `best` whatever its terms."""
         if place.free_s is None or best.place.failure is not None:
             return False
         wait_s = place.free_s + place.node.rtt_s - now_s
         most = EPSILON_S - self._weights.readiness * wait_s
+        if self._with_run:
+            most -= estimate_run_s(place, need)
         return best.terms.disruption_s is not None and most < best.score
 
     def _passing(

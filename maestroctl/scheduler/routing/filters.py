@@ -5,7 +5,7 @@ from __future__ import annotations
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.scheduler.coordinator_state import StageState
 from maestroctl.scheduler.routing.fleet_state import FleetState, Place
-from maestroctl.scheduler.routing.pipeline import Filter
+from maestroctl.scheduler.routing.pipeline import KEPT_FOR_INTERACTIVE, Filter
 
 
 class NotExcluded:
@@ -38,7 +38,7 @@ class InteractiveReserve:
     def rejects(self, stage: StageState, place: Place, fleet: FleetState) -> str | None:  # noqa: ARG002
         """Reason or None."""
         if place.is_closed_to_batch and stage.stage.service_class is ServiceClass.BATCH:
-            return "its free slots are kept for interactive stages"
+            return KEPT_FOR_INTERACTIVE
         return None
 
 

@@ -8,8 +8,9 @@ each exactly once, and it errs on the safe side, since a stage's end is known to
 What a snapshot does change: slots, residency, what the node can run at all. Reservations that the
 snapshot's own figures (booked bytes) cannot contain yet are those in `NodeState.unapplied`.
 
-A place is *open* when it has a free slot, is not blocked by a refusal, and its node takes stages.
-Open places are indexed per model, so a full model costs nothing to look at.
+A place is *open* when it has a free slot, is not blocked by a refusal, and its node takes stages;
+open to batch stages when not all that is free is kept for interactive ones. Open places are indexed
+per model, so a full model costs nothing to look at.
 
 Policies read these objects and never change them; `CoordinatorCore` is the one owner.
 """
@@ -20,6 +21,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from maestroctl.domain.ids import ClusterName, ModelName, NodeName
 from maestroctl.domain.snapshot import EngineSnapshot, NodeSnapshot
+from maestroctl.domain.stage import ServiceClass
 from maestroctl.scheduler.routing.place import NO_PLACES, NodeState, Place, describe_place
 from maestroctl.scheduler.routing.place import assumed_slots as assumed_slots
 from maestroctl.scheduler.routing.place_index import PlaceIndex
@@ -37,7 +39,17 @@ class FleetState:
         rtts: declared round trips per cluster, in place of the measured ones.
     """
 
-    __slots__ = ("_contexts", "_epoch", "_index", "_open", "_places", "_rtts", "_weights", "nodes")
+    __slots__ = (
+        "_contexts",
+        "_epoch",
+        "_index",
+        "_open",
+        "_open_to_batch",
+        "_places",
+        "_rtts",
+        "_weights",
+        "nodes",
+    )
 
     def __init__(
         self,
@@ -53,6 +65,7 @@ class FleetState:
         self.nodes: dict[NodeName, NodeState] = {}
         self._places: dict[ModelName, dict[NodeName, Place]] = {}
         self._open: dict[ModelName, dict[NodeName, Place]] = {}
+        self._open_to_batch: dict[ModelName, dict[NodeName, Place]] = {}
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -60,9 +73,12 @@ class FleetState:
         """Every place of the model, full and blocked ones included."""
         return self._places.get(model, NO_PLACES)
 
-    def open_places(self, model: ModelName) -> Mapping[NodeName, Place]:
-        """Places of the model that could take a stage now."""
-        return self._open.get(model, NO_PLACES)
+    def open_places(
+        self, model: ModelName, service_class: ServiceClass = ServiceClass.INTERACTIVE
+    ) -> Mapping[NodeName, Place]:
+        """Places of the model that could take a stage of the class now."""
+        is_batch = service_class is ServiceClass.BATCH
+        return (self._open_to_batch if is_batch else self._open).get(model, NO_PLACES)
 
     def index(self, model: ModelName) -> PlaceIndex:
         """Places of the model that are usable and not blocked, as routing looks at them."""
@@ -131,16 +147,15 @@ class FleetState:
             place.ready_in_s = 0.0
             self.refresh(place)
 
+    def keep_slots(self, place: Place, kept: int) -> None:
+        """Close the last `kept` of its slots to batch stages."""
+        place.reserved = kept
+        _note(self._open_to_batch, place, is_open=place.is_open_to(ServiceClass.BATCH))
+
     def refresh(self, place: Place) -> None:
         """Bring the indexes up to date with the place."""
-        open_places = self._open.get(place.model)
-        if open_places is None:
-            open_places = self._open[place.model] = {}
-        name = place.node.name
-        if not place.is_open:
-            open_places.pop(name, None)
-        elif name not in open_places:
-            open_places[name] = place
+        _note(self._open, place, is_open=place.is_open)
+        _note(self._open_to_batch, place, is_open=place.is_open_to(ServiceClass.BATCH))
         index = self._index.get(place.model)
         if index is None:
             index = self._index[place.model] = PlaceIndex(self._weights)
@@ -214,7 +229,7 @@ class FleetState:
         self._contexts.pop(place.model, None)
         place.offered = False
         place.node.places.pop(place.model, None)
-        for index in (self._places, self._open):
+        for index in (self._places, self._open, self._open_to_batch):
             by_node = index.get(place.model)
             if by_node is not None and by_node.get(place.node.name) is place:
                 del by_node[place.node.name]
@@ -227,6 +242,17 @@ class FleetState:
         node = self.nodes.pop(node_name)
         for place in list(node.places.values()):
             self._forget(place)
+
+
+def _note(index: dict[ModelName, dict[NodeName, Place]], place: Place, *, is_open: bool) -> None:
+    by_node = index.get(place.model)
+    if by_node is None:
+        by_node = index[place.model] = {}
+    name = place.node.name
+    if not is_open:
+        by_node.pop(name, None)
+    elif name not in by_node:
+        by_node[name] = place
 
 
 def _servable(node: NodeState) -> list[tuple[ModelName, bool]]:

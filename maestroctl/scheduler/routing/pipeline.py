@@ -26,6 +26,7 @@ from maestroctl.scheduler.routing.fleet_state import FleetState, Place
 MAX_CANDIDATES = 16
 """Candidates that a decision record keeps (algorithms section 5)."""
 
+KEPT_FOR_INTERACTIVE = "its free slots are kept for interactive stages"
 NOTHING_REJECTED: Mapping[str, int] = MappingProxyType({})
 
 

@@ -8,6 +8,7 @@ from maestroctl.domain.engine import EngineStatus
 from maestroctl.domain.ids import HOST_DEVICE, ModelName, NodeName
 from maestroctl.domain.llm import ModelProfile
 from maestroctl.domain.snapshot import EngineSnapshot, NodeSnapshot
+from maestroctl.domain.stage import ServiceClass
 from maestroctl.estimate.memory_need import estimate_awake_bytes, estimate_starting_bytes
 from maestroctl.scheduler.routing.degradation_cost import estimate_degradation_s
 
@@ -100,6 +101,12 @@ class Place:
     def is_open(self) -> bool:
         """A stage could go there now."""
         return self.in_flight < self.slots and self.blocked_until_s is None and self.is_usable
+
+    def is_open_to(self, service_class: ServiceClass) -> bool:
+        """A stage of the class could go there now."""
+        return self.is_open and not (
+            self.is_closed_to_batch and service_class is ServiceClass.BATCH
+        )
 
     @property
     def is_closed_to_batch(self) -> bool:

@@ -87,10 +87,7 @@ def weigh_place(place: Place, need: StageNeed, now_s: float, *, with_run: bool) 
                 profile, prompt, need.cached_tokens
             )
         if with_run:
-            cost = profile.iteration
-            batch = min(place.in_flight + 1, profile.max_batch)
-            run_s = cost.c0_s + cost.cp_s * need.prompt_tokens
-            run_s += need.output_tokens * (cost.c0_s + cost.c1_s * batch)
+            run_s = estimate_run_s(place, need)
     return Terms(
         queue_s,
         0.0 if busy else place.ready_in_s,
@@ -100,6 +97,17 @@ def weigh_place(place: Place, need: StageNeed, now_s: float, *, with_run: bool) 
         estimate_fit(place, need.booked_tokens),
         run_s,
     )
+
+
+def estimate_run_s(place: Place, need: StageNeed) -> float:
+    """T_exec beside those that are there already; 0 where nothing is known of the engine."""
+    profile = place.profile
+    if profile is None:
+        return 0.0
+    cost = profile.iteration
+    batch = min(place.in_flight + 1, profile.max_batch)
+    prefill_s = cost.c0_s + cost.cp_s * need.prompt_tokens
+    return prefill_s + need.output_tokens * (cost.c0_s + cost.c1_s * batch)
 
 
 def score_place(terms: Terms, weights: Weights) -> float:

@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--models", type=int, default=MODELS)
     parser.add_argument("--ordering", default="workflow_slo")
-    parser.add_argument("--routing", default="maestro")
+    parser.add_argument("--routing", default="maestroctl")
     options = parser.parse_args()
     policy = PolicySpec(ordering=options.ordering, routing=options.routing)
     if options.depth is not None:

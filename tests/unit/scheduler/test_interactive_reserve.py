@@ -49,7 +49,7 @@ def test_one_slot_at_least_is_left_to_batch_stages() -> None:
     _play(reserves, 2.0, 60.0, 300.0)
     assert _reserved(fleet) == [2]
     fleet.apply(make_snapshot(engines=[make_engine(slots=2)]), 0.0, 1.0)
-    reserves.places_changed([M])
+    reserves.places_changed(fleet.places(M).values())
     assert _reserved(fleet) == [1]
 
 

@@ -97,7 +97,7 @@ def test_the_first_model_with_a_place_serves() -> None:
 def test_reserved_slots_are_closed_to_batch_alone() -> None:
     fleet = fleet_of("n1", slots=3)
     place = fleet.open_places(M)[NodeName("n1")]
-    place.reserved = 2
+    fleet.keep_slots(place, 2)
     fleet.reserve(place, 1, 10)
     place.num_batch = 1
     assert pipeline().route(a_stage(), fleet, 0.0).place is place
