@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group
@@ -71,6 +72,22 @@ def _history(groups: Sequence[Mapping[str, Any]]) -> Table:
         figures = (_number(group["q50"]), _number(group["q90"]))
         made.add_row(_GROUPS[group["group"]], str(group["stages"]), *figures)
     return made
+
+
+def addition_lines(done: Mapping[str, Any]) -> list[str]:
+    """What was added to an artifact, how good it is beside the base rate, how it is used."""
+    held = done["held_out"]
+    place = Path(done["path"]).absolute()  # a relative one would start at the fleet file's folder
+    verdict = "better than" if held["log_loss"] < held["log_loss_base_rate"] else "no better than"
+    return [
+        f"{done['path']}: {done['model']} added, right in {held['rate']:.1%}"
+        f" of {done['outcomes']} outcomes",
+        f"held out, {verdict} that rate: log loss {_number(held['log_loss'])}"
+        f" (rate {_number(held['log_loss_base_rate'])}), Brier {_number(held['brier'])}"
+        f" (rate {_number(held['brier_base_rate'])}), AUC {_number(held['auc'])}",
+        f"{done['bytes']} bytes, digest {done['digest']}",
+        f'`serve` asks it from its next start with [predictor] artifact = "{place}"',
+    ]
 
 
 def status_tables(document: Mapping[str, Any]) -> list[Table | Group]:

@@ -260,7 +260,8 @@ PREDICTOR = Table(
         Key(
             "artifact",
             TEXT,
-            "File made by `maestroctl train`; a relative path starts at the folder of this file.",
+            "File made by `maestroctl train` or `predictor add-model`; a relative path starts at"
+            " the folder of this file.",
             absent="the one that ships",
         ),
         Key(

@@ -104,10 +104,13 @@ def save_artifact(model: PredictorModel, path: Path) -> str:
     text = json.dumps(manifest, sort_keys=True, indent=1).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
-    with zipfile.ZipFile(partial, "w") as archive:
-        for name, blob in {"manifest.json": text, **entries.blobs}.items():
-            info = zipfile.ZipInfo(name, date_time=_EPOCH)
-            archive.writestr(info, blob, zipfile.ZIP_LZMA)
+    with partial.open("wb") as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, blob in {"manifest.json": text, **entries.blobs}.items():
+                info = zipfile.ZipInfo(name, date_time=_EPOCH)
+                archive.writestr(info, blob, zipfile.ZIP_LZMA)
+        file.flush()
+        os.fsync(file.fileno())  # a power cut must not leave the name without its bytes
     os.replace(partial, path)
     return hashlib.sha256(text).hexdigest()
 

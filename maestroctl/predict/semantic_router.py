@@ -4,7 +4,7 @@ A head is a calibrated logistic regression on the embedding of what the user ask
 question's *difficulty*: one linear score learned over all models at once from how far each
 outcome lies from its model's base rate. A model with a few dozen outcomes gets a head on the
 difficulty alone. Encoder and difficulty are frozen, so adding a model later needs only that
-model's outcomes (`add_model`), and several models can be confident at once. The paper's own
+model's outcomes (`model_addition`), and several models can be confident at once. The paper's own
 encoder is in `modernbert`; both answer the same call, `confidence(text, models)`.
 """
 
@@ -73,17 +73,10 @@ class SemanticRouter:
         plain = self.plain_vector(text)
         return np.append(plain, np.float32(plain @ self.difficulty))
 
-    def add_model(
-        self, model: str, texts: Sequence[str], outcomes: Sequence[float], folds: Sequence[int]
-    ) -> None:
-        """Fit and add the head of one more model from that model's outcomes alone."""
-        vectors = np.stack([self.vector(text) for text in texts])
-        self.heads[model] = fit_head(
-            vectors,
-            np.array(outcomes, dtype=np.float64),
-            np.array(folds, dtype=np.int64),
-            self.ease_slope,
-        )
+    def with_head(self, model: str, head: ConfidenceHead) -> SemanticRouter:
+        """This router with one more head, or another one for a model it knows."""
+        heads = {**self.heads, model: head}
+        return SemanticRouter(self.embedder, self.difficulty, heads, self.ease_slope)
 
     def plain_vector(self, text: str) -> FloatArray:
         """Pooled windows at unit length, length of the text, share of digits, a constant."""

@@ -1,4 +1,4 @@
-"""``maestroctl predictor``: the predictors of a running coordinator."""
+"""``maestroctl predictor``: the predictors of a running coordinator, and what they are made of."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from maestroctl.cli.context import terminal
 from maestroctl.cli.runtime import JsonOption, UrlOption, make_output_folder
 
-app = typer.Typer(help="Look at a running coordinator's predictors.", no_args_is_help=True)
+app = typer.Typer(help="Look at the predictors, and teach them.", no_args_is_help=True)
 
 
 @app.command("status")
@@ -50,6 +50,46 @@ def reset(
         terminal.json(document)
         return
     terminal.line(f"{document['cells_reset']} cells reset")
+
+
+@app.command("add-model")
+def add_model(
+    name: Annotated[str, typer.Argument(help="The model, as the fleet file calls it.")],
+    outcomes: Annotated[
+        Path, typer.Option(metavar="FILE", help="Its answers: lines of JSON, or a table.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Artifact to write.")],
+    artifact: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Add to this, not the one that ships.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Fit the head of a model that has one anew.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Teach the confidence router one more model, from that model's outcomes alone.
+
+    A line of the file is {"question_text": "...", "correct": 0 or 1}; a .parquet table has these
+    columns and `model`. Nothing else in the artifact changes. How good the new model's confidences
+    are is said of questions that were held out.
+    """
+    from maestroctl.cli.predict_extra import need_predict_extra
+
+    need_predict_extra()
+    from maestroctl.cli.predict_view import addition_lines
+    from maestroctl.predict.artifact import load_artifact
+    from maestroctl.predict.model_addition import run_addition
+    from maestroctl.predict.shipped import load_shipped
+
+    make_output_folder(out.parent)
+    base = load_shipped() if artifact is None else load_artifact(artifact)
+    with terminal.working("Fitting"):
+        done = run_addition(base, name, outcomes, out, again=again)
+    if as_json:
+        terminal.json(done)
+        return
+    for line in addition_lines(done):
+        terminal.line(line)
 
 
 @app.command("report")

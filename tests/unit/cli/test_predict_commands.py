@@ -13,7 +13,7 @@ from maestroctl.cli import api, predict_extra
 from maestroctl.cli.context import terminal
 from maestroctl.cli.exit_codes import ExitCode, exit_code_of
 from maestroctl.cli.main import app
-from maestroctl.errors import PredictorError, StoreError
+from maestroctl.errors import ConfigError, PredictorError, StoreError
 from maestroctl.predict.group_table import STATE_VERSION
 from maestroctl.predict.recalibration import Observation, OnlineState, StageKey
 from maestroctl.store.database import Store
@@ -122,7 +122,12 @@ def test_a_damaged_artifact_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "args",
-    [["predict", "x"], ["train", "--stages", "a", "--out", "b"], ["evaluate", "--stages", "a"]],
+    [
+        ["predict", "x"],
+        ["train", "--stages", "a", "--out", "b"],
+        ["evaluate", "--stages", "a"],
+        ["predictor", "add-model", "new", "--outcomes", "a", "--out", "b"],
+    ],
 )
 def test_without_the_extra_the_install_command_is_shown(
     args: list[str], monkeypatch: pytest.MonkeyPatch
@@ -132,6 +137,29 @@ def test_without_the_extra_the_install_command_is_shown(
     assert isinstance(error, PredictorError)
     assert error.hint == "pip install 'maestroctl[predict]'"
     assert exit_code_of(error) is ExitCode.FAILED
+
+
+def test_a_model_is_added_and_the_artifact_with_it_is_asked(tmp_path: Path) -> None:
+    pytest.importorskip("lightgbm")
+    outcomes, out = tmp_path / "o.jsonl", tmp_path / "sub" / "own.mpred"
+    lines = [
+        {"question_text": f"add {k} and 2" if k % 2 else f"prove lemma {k}", "correct": k % 2}
+        for k in range(60)
+    ]
+    outcomes.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    args = ["predictor", "add-model", "mine", "--outcomes", str(outcomes), "--out", str(out)]
+    done = json.loads(call(*args, "--json").stdout)
+    assert done["held_out"]["brier"] < done["held_out"]["brier_base_rate"]
+    asked = call(
+        "predict", "add 9 and 2", "-m", "mine", "-m", "x", "--artifact", str(out), "--json"
+    )
+    assert json.loads(asked.stdout)["final"]["confidence"]["mine"] > 0.7
+    text = call(*args).stdout
+    assert "mine added, right in 50.0% of 60 outcomes" in text
+    assert f'[predictor] artifact = "{out}"' in text
+    error = call(*args, "--artifact", str(out)).exception
+    assert isinstance(error, ConfigError)
+    assert "knows 'mine' already" in str(error)
 
 
 def test_status_is_a_table_or_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
