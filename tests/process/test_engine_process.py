@@ -86,6 +86,37 @@ async def test_grandchild_does_not_survive_a_crash(tmp_path: Path, where: str) -
     assert _no_member_left(process.identity.token)
 
 
+_SHARES_MEMORY = """
+import signal, sys, time
+from multiprocessing.shared_memory import SharedMemory
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+memory = SharedMemory(create=True, size=4096)
+with open(sys.argv[1], "w") as file:
+    file.write(memory.name)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("end", ["stop", "crash", "orphan"])
+async def test_shared_memory_of_a_killed_engine_is_removed(tmp_path: Path, end: str) -> None:
+    note = tmp_path / "name"
+    argv = (sys.executable, "-c", _SHARES_MEMORY, str(note))
+    process = await EngineProcess.launch(stub_launch(tmp_path, argv=argv))
+    await until(lambda: note.exists() and note.read_text() != "")
+    memory = Path("/dev/shm") / note.read_text()
+    assert memory.exists()
+    if end == "stop":
+        await process.stop(grace_s=0.1)
+    elif end == "crash":
+        os.kill(process.identity.pid, signal.SIGKILL)
+        await process.exited
+    else:
+        await process.detach()
+        await end_orphan(tmp_path, find_orphans(tmp_path)[0], 0.1)
+    assert not memory.exists()
+    assert _no_member_left(process.identity.token)
+
+
 async def test_child_that_erased_its_environment_is_found_by_its_session(tmp_path: Path) -> None:
     script = "import subprocess,time; subprocess.Popen(['sleep','600'],env={}); time.sleep(600)"
     spec = replace(stub_launch(tmp_path), argv=(sys.executable, "-c", script))

@@ -81,8 +81,8 @@ async def end_orphan(state_dir: Path, orphan: Orphan, grace_s: float) -> None:
                 f"SIGKILL did not end process {left}"
             )
         if clock() >= kill_at_s:
-            for member in members:
-                procfs.signal_process(member, signal.SIGKILL)
+            spare = clock() < kill_at_s + procfs.TRACKER_GRACE_S
+            procfs.kill_members(members, spare_trackers=spare)
         await asyncio.sleep(_POLL_S)
     identities.forget(state_dir, orphan.identity)
 

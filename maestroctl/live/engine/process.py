@@ -233,11 +233,11 @@ class EngineProcess:
             deadline_s = asyncio.get_running_loop().time() + max(0.0, grace_s)
             if self._kill_at_s is None or deadline_s < self._kill_at_s:
                 self._kill_at_s = deadline_s
-            await asyncio.to_thread(self._signal_members, signal.SIGTERM)
+            await asyncio.to_thread(self._ask_members_to_end)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._leader_ended.wait(), grace_s)
             if not self._leader_ended.is_set():
-                await asyncio.to_thread(self._signal_members, signal.SIGKILL)
+                await asyncio.to_thread(self._kill_members)
         ended = await asyncio.shield(self.exited)
         if ended.survivors:
             raise EngineError(
@@ -289,14 +289,17 @@ class EngineProcess:
             if clock() >= give_up_at_s:
                 return tuple(member.pid for member in members)
             if clock() >= kill_at_s:
-                for member in members:
-                    procfs.signal_process(member, signal.SIGKILL)
+                spare = clock() < kill_at_s + procfs.TRACKER_GRACE_S
+                procfs.kill_members(members, spare_trackers=spare)
             await asyncio.sleep(_POLL_S)
         return ()
 
-    def _signal_members(self, signal_number: signal.Signals) -> None:
+    def _ask_members_to_end(self) -> None:
         for member in self.find_members():
-            procfs.signal_process(member, signal_number)
+            procfs.signal_process(member, signal.SIGTERM)
+
+    def _kill_members(self) -> None:
+        procfs.kill_members(self.find_members(), spare_trackers=True)
 
     def _safe_session_id(self) -> int | None:
         """The session, while its id cannot have been handed to anyone else."""

@@ -17,6 +17,9 @@ from pathlib import Path
 TOKEN_VARIABLE = "MAESTROCTL_ENGINE_TOKEN"
 """Name of the environment variable that every process of an engine inherits."""
 
+TRACKER_GRACE_S = 2.0
+"""How long a resource tracker may tidy up after the rest of its family was killed."""
+
 _PROC = Path("/proc")
 
 
@@ -133,6 +136,26 @@ def signal_process(stat: ProcessStat, signal_number: signal.Signals) -> bool:
     finally:
         os.close(pidfd)
     return True
+
+
+def kill_members(members: Iterable[ProcessStat], *, spare_trackers: bool) -> None:
+    """Kill these processes of an engine.
+
+    Args:
+        members: as `find_members` returned them.
+        spare_trackers: leave Python's resource trackers alone. One ends by itself once the rest is
+            gone, and removes what that left in shared memory; killed, it would stay there.
+    """
+    for member in members:
+        if not (spare_trackers and _is_resource_tracker(member.pid)):
+            signal_process(member, signal.SIGKILL)
+
+
+def _is_resource_tracker(pid: int) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def read_pss_bytes(pids: Iterable[int]) -> int:
