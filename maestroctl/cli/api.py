@@ -91,14 +91,14 @@ class CoordinatorApi:
         try:
             async with self._session.request(method, self.url + path, **options) as response:
                 await self._check(response)
-                return await response.json(content_type=None)
+                answer = await response.json(content_type=None)
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             raise self._unreachable(exc) from exc
         except ValueError as exc:
-            raise CoordinatorUnreachable(
-                f"what answers at {self.url} is not a coordinator: {path} gave no JSON",
-                hint=f"set --url or {URL_VARIABLE} to the address that `maestroctl serve` printed",
-            ) from exc
+            raise _no_coordinator(self.url, f"{path} gave no JSON") from exc
+        if not isinstance(answer, dict):
+            raise _no_coordinator(self.url, f"{path} gave no object")
+        return _Answer(answer, self.url, path)
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status >= 400:
@@ -115,16 +115,32 @@ class CoordinatorApi:
         )
 
 
+class _Answer(dict[str, Any]):
+    """An answer, whose missing keys say that something else gave it: Ollama has `/api/ps`, too."""
+
+    def __init__(self, values: dict[str, Any], url: str, path: str) -> None:
+        super().__init__(values)
+        self._url = url
+        self._path = path
+
+    def __missing__(self, key: str) -> Any:
+        raise _no_coordinator(self._url, f"{self._path} gave no {key!r}")
+
+
+def _no_coordinator(url: str, found: str) -> CoordinatorUnreachable:
+    return CoordinatorUnreachable(
+        f"what answers at {url} is not a coordinator of this version: {found}",
+        hint=f"set --url or {URL_VARIABLE} to the address that `maestroctl serve` printed",
+    )
+
+
 def _error_of(status: int, text: str, url: str) -> Exception:
     """The coordinator's error body as an exception; something else's as a wrong address."""
     try:
         error = json.loads(text)["error"]
         message, code, param = str(error["message"]), error.get("code"), error.get("param")
     except (ValueError, KeyError, TypeError):
-        return CoordinatorUnreachable(
-            f"what answers at {url} is not a coordinator (status {status})",
-            hint=f"set --url or {URL_VARIABLE} to the address that `maestroctl serve` printed",
-        )
+        return _no_coordinator(url, f"status {status}")
     kind = InvalidRequest if status == 400 else RequestError
     failure = kind(message, code=code, param=param)
     failure.http_status = status

@@ -9,7 +9,7 @@ from typing import Any
 
 from maestroctl.cli import fleet_source
 from maestroctl.config.file_kind import FileKind, kind_of
-from maestroctl.config.source import parse_toml, read_text
+from maestroctl.config.source import STARTER_HINT, parse_toml, read_text
 from maestroctl.config.workflow import load_workflow
 from maestroctl.domain.fleet import FleetSpec
 from maestroctl.errors import ConfigError, ConfigErrors
@@ -92,7 +92,8 @@ def recognise(document: dict[str, Any], file: str) -> FileKind:
 
 def _kind_or_error(path: Path) -> FileKind | ConfigError:
     try:
-        return recognise(parse_toml(read_text(path), str(path)), str(path))
+        text = read_text(path, missing_hint=STARTER_HINT)
+        return recognise(parse_toml(text, str(path)), str(path))
     except ConfigError as exc:
         return exc
 

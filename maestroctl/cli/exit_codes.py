@@ -44,7 +44,7 @@ def exit_code_of(exc: BaseException) -> ExitCode:
     """The code of an error that reached the top of the command line."""
     if isinstance(exc, errors.ConfigError) and _is_in_use(exc.__cause__):
         return ExitCode.BUSY
-    if _is_full(exc):
+    if _is_of_the_machine(exc):
         return ExitCode.FAILED
     for kind, code in TABLE:
         if isinstance(exc, kind):
@@ -57,9 +57,9 @@ def is_bug(exc: BaseException) -> bool:
     return exit_code_of(exc) is ExitCode.BUG
 
 
-def _is_full(exc: BaseException) -> bool:
-    """The machine has no room: for the output, for one more file."""
-    return isinstance(exc, OSError) and exc.errno in _NO_ROOM
+def _is_of_the_machine(exc: BaseException) -> bool:
+    """No room for the output or one more file, or a file that is named cannot be used."""
+    return isinstance(exc, OSError) and (exc.errno in _NO_ROOM or exc.filename is not None)
 
 
 def _is_in_use(cause: BaseException | None) -> bool:

@@ -34,8 +34,13 @@ def record_document(record: ProfileRecord) -> dict[str, Any]:
 
 
 def show_list(*, as_json: bool) -> None:
-    """Every known profile, the first of each name wins."""
-    rows = [(path, load_profile(path)) for path in list_profiles(_folders())]
+    """Every known profile; a file that cannot be read is said, and hides no other."""
+    rows = []
+    for path in list_profiles(_folders()):
+        try:
+            rows.append((path, load_profile(path)))
+        except ConfigError as exc:
+            terminal.notice(f"Passed over: {exc}")
     if as_json:
         terminal.json(
             [

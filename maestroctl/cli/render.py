@@ -38,7 +38,9 @@ def table(*columns: str | tuple[str, str]) -> Table:
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
     for column in columns:
         name, justify = (column, "left") if isinstance(column, str) else column
-        made.add_column(name, justify=justify, overflow="fold", no_wrap=False)  # type: ignore[arg-type]
+        # Columns on the right hold figures; one that is cut is another figure, so names give way.
+        figures = justify == "right"
+        made.add_column(name, justify=justify, overflow="fold", no_wrap=figures)  # type: ignore[arg-type]
     return made
 
 

@@ -24,6 +24,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+
+def not_empty(value: str) -> str:
+    """A name from the shell; an unset variable there gives an empty one, which is no name."""
+    if not value.strip():
+        raise typer.BadParameter("it is empty")
+    return value
+
+
+JobArgument = Annotated[
+    str,
+    typer.Argument(help="Id of a job, as `submit` and `jobs` print it.", callback=not_empty),
+]
+ModelArgument = Annotated[str, typer.Argument(help="Name of a model.", callback=not_empty)]
 UrlOption = Annotated[
     str | None, typer.Option("--url", metavar="URL", help="Coordinator, if not the default.")
 ]
@@ -128,6 +141,17 @@ def make_output_folder(folder: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as exc:
         raise ConfigError(f"cannot write to the folder {folder}: {exc.strerror}") from exc
+
+
+def check_output_file(path: Path) -> None:
+    """The same for one file, whose folder is made.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    make_output_folder(path.parent)
+    if path.is_dir():
+        raise ConfigError(f"cannot write the file {path}: it is a folder")
 
 
 def _decode(raw: bytes, what: str) -> str:

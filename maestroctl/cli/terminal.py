@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
 import sys
@@ -46,8 +47,12 @@ class Terminal:
         return _console(stderr=True)
 
     def json(self, value: Any) -> None:
-        """One JSON document on standard output, nothing else."""
-        self.line(json.dumps(value, ensure_ascii=False, indent=2))
+        """One JSON document on standard output, nothing else; what is no number is null."""
+        try:
+            text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
+        except ValueError:
+            text = json.dumps(_finite(value), ensure_ascii=False, indent=2)
+        self.line(text)
 
     def line(self, text: str) -> None:
         """A result as it is: no markup, no folding."""
@@ -89,6 +94,15 @@ class Terminal:
             self.err.print(Text(f"  {hint}"))
         if is_bug(exc) and not isinstance(exc, MaestroError) and not self.debug:
             self.err.print(Text("  This is a bug of maestroctl; --debug shows where."))
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for NaN and the infinities."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _sentence(exc: BaseException) -> str:

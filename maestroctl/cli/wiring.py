@@ -176,7 +176,7 @@ class Coordinator:
         header = LogHeader(
             "coordinator", fleet.policy, fleet=fleet, epoch=self.epoch, started_at=time.time()
         )
-        return open_event_log(fleet.event_log, self._options.home, "coordinator", header)
+        return open_event_log(fleet.event_log, self._options.home, header)
 
     def _node_event_log(self, name: NodeName) -> EventLogSpec:
         """Nodes of this machine write beside the coordinator, others in their state folder."""

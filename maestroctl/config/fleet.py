@@ -29,6 +29,7 @@ from maestroctl.config.fleet_loader import FleetLoader
 from maestroctl.config.kinds import did_you_mean
 from maestroctl.config.source import (
     DEFAULT_ORIGIN,
+    STARTER_HINT,
     Origin,
     OriginKind,
     Source,
@@ -105,7 +106,7 @@ def load_fleet(
         folder = FilePath.cwd()
     else:
         try:
-            source = _parse(read_text(FilePath(path)), str(path))
+            source = _parse(read_text(FilePath(path), missing_hint=STARTER_HINT), str(path))
         except ConfigError as exc:
             raise ConfigErrors([exc]) from exc
         folder = FilePath(path).absolute().parent
@@ -156,7 +157,7 @@ def _load(
     _apply_overrides(source, overrides)
     loader = FleetLoader(source, folder, environ, cuda)
     spec = loader.fleet()
-    _check_policies(source, spec.policy, known_policies)
+    check_policies(source, spec.policy, known_policies)
     source.finish()
     return LoadedFleet(spec, loader.origins, source.file)
 
@@ -186,7 +187,8 @@ def _toml_value(text: str) -> Any:
     return parsed["value"] if parsed.keys() == {"value"} else text
 
 
-def _check_policies(source: Source, policy: PolicySpec, known: KnownPolicies | None) -> None:
+def check_policies(source: Source, policy: PolicySpec, known: KnownPolicies | None) -> None:
+    """A mistake for every policy of ``[policy]`` that there is not; None = not checked."""
     for key, names in (known or {}).items():
         found = getattr(policy, key)
         if found not in names:

@@ -90,16 +90,21 @@ def read_text_value(value: Any) -> str:
 TEXT = Kind("text", read_text_value)
 
 
-def one_of(options: type[StrEnum]) -> Kind:
-    """One word of an enum."""
-    words = [str(option) for option in options]
+def word_of(words: Collection[str]) -> Kind:
+    """One of some words."""
 
-    def parse(value: Any) -> StrEnum:
+    def parse(value: Any) -> str:
         if not isinstance(value, str) or value not in words:
             raise Mismatch(hint=did_you_mean(value, words))
-        return options(value)
+        return value
 
     return Kind("one of " + ", ".join(f'"{word}"' for word in words), parse)
+
+
+def one_of(options: type[StrEnum]) -> Kind:
+    """One word of an enum."""
+    word = word_of([str(option) for option in options])
+    return Kind(word.label, lambda value: options(word.parse(value)))
 
 
 def name_of(what: str) -> Kind:
@@ -111,7 +116,9 @@ def name_of(what: str) -> Kind:
     return Kind("a name: letters, digits, . _ - + and single slashes", parse)
 
 
-def _list_of(kind: Kind, *, label: str, least: int = 0) -> Kind:
+def list_of(kind: Kind, *, label: str, least: int = 0) -> Kind:
+    """A list, every element of one kind."""
+
     def parse(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list):
             raise Mismatch(hint=f"write [{show_value(value)}]" if isinstance(value, str) else None)
@@ -141,13 +148,13 @@ def _argument(value: Any) -> str:
     return value
 
 
-TEXTS = _list_of(TEXT, label="a list of texts")
-ARGUMENTS = _list_of(Kind("text", _argument), label="a list of texts, one per argument")
+TEXTS = list_of(TEXT, label="a list of texts")
+ARGUMENTS = list_of(Kind("text", _argument), label="a list of texts, one per argument")
 
 
 def names_of(what: str, *, least: int = 0) -> Kind:
     """A list of names without repetition."""
-    inner = _list_of(name_of(what), label=f"a list of {what} names", least=least)
+    inner = list_of(name_of(what), label=f"a list of {what} names", least=least)
 
     def parse(value: Any) -> tuple[str, ...]:
         names: tuple[str, ...] = inner.parse(value)

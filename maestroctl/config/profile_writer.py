@@ -7,13 +7,12 @@ beside them says the same for people.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from maestroctl.config.profile_tables import SCHEMA
+from maestroctl.config.whole_file import write_whole
 from maestroctl.domain.profile import ProfileRecord
 from maestroctl.domain.units import format_bytes
 from maestroctl.errors import ConfigError
@@ -53,16 +52,7 @@ def save_profile(path: Path, record: ProfileRecord) -> None:
         ConfigError: it cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".profile-", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(format_profile(record))
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        write_whole(path, format_profile(record))
     except OSError as exc:
         raise ConfigError(
             f"the profile cannot be written: {exc.strerror}",

@@ -27,6 +27,9 @@ from maestroctl.errors import ConfigError, ConfigErrors
 MAX_FILE_BYTES = 4 << 20
 """A larger file is not something a person wrote."""
 
+STARTER_HINT = "`maestroctl init` writes a starter"
+"""For a fleet file or a workflow that is not there."""
+
 Spec = TypeVar("Spec")
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -57,8 +60,11 @@ class Origin:
 DEFAULT_ORIGIN = Origin()
 
 
-def read_text(path: FilePath) -> str:
+def read_text(path: FilePath, *, missing_hint: str | None = None) -> str:
     """Text of a file a user named.
+
+    Args:
+        missing_hint: what to try when it is not there.
 
     Raises:
         ConfigError: it is not there, not readable, not UTF-8 or too large.
@@ -68,9 +74,7 @@ def read_text(path: FilePath) -> str:
         with path.open("rb") as stream:
             raw = stream.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as exc:
-        raise ConfigError(
-            "there is no such file", file=file, hint="`maestroctl init` writes a starter"
-        ) from exc
+        raise ConfigError("there is no such file", file=file, hint=missing_hint) from exc
     except OSError as exc:
         raise ConfigError(f"it cannot be read: {exc.strerror}", file=file) from exc
     if len(raw) > MAX_FILE_BYTES:

@@ -21,7 +21,7 @@ from maestroctl.config.composed_kinds import check_json
 from maestroctl.config.expressions import condition
 from maestroctl.config.file_kind import FileKind, refuse_other_kind
 from maestroctl.config.kinds import Mismatch, did_you_mean
-from maestroctl.config.source import Source, read_text
+from maestroctl.config.source import STARTER_HINT, Source, read_text
 from maestroctl.config.templates import list_template, prompt_template
 from maestroctl.config.toml_lines import Path
 from maestroctl.config.workflow_checks import check_steps
@@ -48,7 +48,7 @@ def load_workflow(path: FilePath | str, fleet: FleetSpec | None = None) -> Workf
         ConfigErrors: every mistake of the file, in the order of its lines.
     """
     try:
-        text = read_text(FilePath(path))
+        text = read_text(FilePath(path), missing_hint=STARTER_HINT)
     except ConfigError as exc:
         raise ConfigErrors([exc]) from exc
     return parse_workflow(text, file=str(path), fleet=fleet)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
+from maestroctl.config.kinds import did_you_mean
 from maestroctl.errors import ConfigError
 from maestroctl.experiments import (
     colocation,
@@ -50,10 +50,8 @@ def check_names(names: Sequence[str]) -> None:
     """
     for name in names:
         if name not in EXPERIMENTS:
-            near = get_close_matches(name, EXPERIMENTS, n=1)
             raise ConfigError(
-                f"no experiment is called {name!r}; there are: {', '.join(EXPERIMENTS)}",
-                hint=f"did you mean {near[0]!r}?" if near else None,
+                f"no experiment is called {name!r}", hint=did_you_mean(name, EXPERIMENTS)
             )
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import gc
 import math
 import multiprocessing
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -180,7 +182,7 @@ class Runner:
         try:
             context = multiprocessing.get_context("fork")
             with _without_interrupts():
-                pool = context.Pool(min(self._workers, len(tasks)), _heed_terminate)
+                pool = context.Pool(min(self._workers, len(tasks)), _begin_worker)
             with pool:
                 found = pool.map(_call, range(len(tasks)), chunksize=1)
                 pool.close()  # they leave by themselves, and need no signal
@@ -228,9 +230,18 @@ def _call(index: int) -> Any:
     return function(task)
 
 
-def _heed_terminate() -> None:
-    """A worker ends at SIGTERM, whatever handler its parent has left to it."""
+def _begin_worker() -> None:
+    """A worker ends at SIGTERM, whatever handler its parent has left to it, and with its parent."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Killed, the parent says nothing: its workers would finish and wait for more for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @contextmanager

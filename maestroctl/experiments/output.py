@@ -7,20 +7,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+from maestroctl.config.whole_file import write_whole
 from maestroctl.experiments.harness import Estimate, Experiment
 from maestroctl.experiments.pictures import draw
 
 
 def write(experiment: Experiment, folder: Path) -> list[Path]:
-    """Write all forms; returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / experiment.name
-    paths = [stem.with_suffix(".json"), stem.with_suffix(".md")]
-    paths[0].write_text(json.dumps(document(experiment), indent=1) + "\n", encoding="utf-8")
-    paths[1].write_text(markdown(experiment), encoding="utf-8")
-    picture = stem.with_suffix(".png")
-    if draw(experiment, picture):
-        paths.append(picture)
+    """Write all forms, each file as a whole; returns the files."""
+    forms: list[tuple[str, str | bytes | None]] = [
+        ("json", json.dumps(document(experiment), indent=1) + "\n"),
+        ("md", markdown(experiment)),
+        ("png", draw(experiment)),
+    ]
+    paths = []
+    for suffix, content in forms:
+        if content is not None:
+            paths.append(folder / f"{experiment.name}.{suffix}")
+            write_whole(paths[-1], content)
     return paths
 
 

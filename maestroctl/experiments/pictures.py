@@ -6,8 +6,8 @@ one there is a bar per row. Half of the 95 % interval is drawn where there is on
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from maestroctl.experiments.harness import Estimate, Experiment, Plot
@@ -15,12 +15,12 @@ from maestroctl.experiments.harness import Estimate, Experiment, Plot
 PANEL_INCHES = (4.5, 3.6)
 
 
-def draw(experiment: Experiment, path: Path) -> bool:
-    """Draw and write; False when matplotlib is not installed."""
+def draw(experiment: Experiment) -> bytes | None:
+    """The picture as PNG; None when matplotlib is not installed."""
     try:
         import matplotlib as mpl
     except ImportError:
-        return False
+        return None
     mpl.use("Agg")
     from matplotlib.figure import Figure
 
@@ -30,8 +30,9 @@ def draw(experiment: Experiment, path: Path) -> bool:
     else:
         _draw_panels(figure, experiment.plot, experiment.rows)
         figure.suptitle(experiment.title)
-    figure.savefig(path)
-    return True
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    return png.getvalue()
 
 
 def _draw_panels(figure: Any, plot: Plot, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -12,8 +12,8 @@ from maestroctl.telemetry.recorder import EventLog, EventRecorder, NoLog
 log = logging.getLogger(__name__)
 
 
-def open_event_log(spec: EventLogSpec, home: Path, name: str, header: LogHeader) -> EventLog:
-    """The log ``NAME.jsonl``; one that cannot be written is reported and left out.
+def open_event_log(spec: EventLogSpec, home: Path, header: LogHeader) -> EventLog:
+    """The log that `header` begins; one that cannot be written is reported and left out.
 
     Args:
         home: holds the folder ``events`` when the spec names none.
@@ -21,7 +21,7 @@ def open_event_log(spec: EventLogSpec, home: Path, name: str, header: LogHeader)
     if not spec.enabled:
         return NoLog()
     folder = Path(spec.folder) if spec.folder else home / "events"
-    path = folder / f"{name}.jsonl"
+    path = folder / header.file_name
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:

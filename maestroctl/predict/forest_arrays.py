@@ -70,6 +70,10 @@ class ForestArrays:
         return cls(**{name: arrays[name] for name in cls.__slots__})
 
 
+_MOST = 20_000
+"""Rows that one tree draws."""
+
+
 def fit_forest(
     rows: FloatArray,
     target: DoubleArray,
@@ -94,7 +98,7 @@ def fit_forest(
         max_leaf_nodes=max_leaves,
         min_samples_leaf=min_leaf,
         max_features=0.5,
-        max_samples=min(1.0, 20_000 / max(1, len(rows))),
+        max_samples=len(rows) if len(rows) <= _MOST else _MOST / len(rows),
         random_state=seed,
         n_jobs=num_threads,
     )

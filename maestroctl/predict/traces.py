@@ -8,23 +8,20 @@ Only the fields a live gateway could know before the call reach the `StageInput`
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import zstandard
-
 from maestroctl.domain.ids import JobId, ModelName, StageId
 from maestroctl.domain.stage import PromptTokens, StageDescriptor, StageText
 from maestroctl.errors import ConfigError
 from maestroctl.predict.history import EndedStage, JobHistory
 from maestroctl.predict.stage_input import StageInput, build_stage_input
+from maestroctl.predict.trace_files import find_traces, read_trace
 
 UNKNOWN_MODEL = "unknown"
-_MAX_WINDOW_BYTES = 64 * 2**20
 _CHARS_PER_TOKEN = 4
 _REQUIRED = ("source", "app", "job_id", "task_id", "stage_index")
 
@@ -58,29 +55,22 @@ def load_trace_jobs(folder: Path, *, without: Iterable[str] = ()) -> list[TraceJ
     """Every job of a folder, in file order.
 
     Args:
-        folder: holds ``stages_*.jsonl.zst`` (plain ``.jsonl`` is read too).
+        folder: see `trace_files.find_traces`.
         without: names of sources to leave out, for instance ``mast_chatdev``.
 
     Raises:
         ConfigError: no trace file there, or a row that cannot be read.
     """
-    files = sorted([*folder.glob("stages_*.jsonl.zst"), *folder.glob("stages_*.jsonl")])
-    if not files:
-        raise ConfigError(
-            "no trace file found",
-            file=str(folder),
-            hint="the folder must hold stages_<source>.jsonl.zst files",
-        )
     left_out = set(without)
     jobs: list[TraceJob] = []
-    for path in files:
+    for path in find_traces(folder):
         jobs.extend(job for job in _read_jobs(path) if job.source not in left_out)
     return jobs
 
 
 def _read_jobs(path: Path) -> Iterator[TraceJob]:
     rows_of_job: dict[str, list[dict[str, Any]]] = {}
-    for number, line in enumerate(_read_checked(path), start=1):
+    for number, line in read_trace(path):
         try:
             row = json.loads(line)
             if missing := [name for name in _REQUIRED if row.get(name) is None]:
@@ -90,30 +80,12 @@ def _read_jobs(path: Path) -> Iterator[TraceJob]:
             rows_of_job.setdefault(row["job_id"], []).append(row)
         except (ValueError, AttributeError, TypeError) as exc:
             raise ConfigError(f"not a stage row: {exc!r}", file=str(path), line=number) from exc
-    for rows in rows_of_job.values():
-        rows.sort(key=lambda row: int(row["stage_index"]))
-        yield job_from_rows(rows)
-
-
-def _read_checked(path: Path) -> Iterator[str]:
-    try:
-        yield from _read_lines(path)
-    except (OSError, UnicodeDecodeError, zstandard.ZstdError) as exc:
-        raise ConfigError(f"cannot be read: {exc}", file=str(path)) from exc
-
-
-def _read_lines(path: Path) -> Iterator[str]:
-    if path.suffix != ".zst":
-        with path.open(encoding="utf-8") as lines:
-            yield from lines
-        return
-    unpacker = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
-    with (
-        path.open("rb") as raw,
-        unpacker.stream_reader(raw) as reader,
-        io.TextIOWrapper(reader, encoding="utf-8") as lines,
-    ):
-        yield from lines
+    for job, rows in rows_of_job.items():
+        try:
+            rows.sort(key=lambda row: int(row["stage_index"]))
+            yield job_from_rows(rows)
+        except (ValueError, TypeError, AttributeError, OverflowError) as exc:
+            raise ConfigError(f"job {job!r} cannot be read: {exc}", file=str(path)) from exc
 
 
 def job_from_rows(rows: list[dict[str, Any]]) -> TraceJob:
@@ -123,7 +95,7 @@ def job_from_rows(rows: list[dict[str, Any]]) -> TraceJob:
     for row in rows:
         descriptor, text = stage_from_row(row)
         output_tokens, tool_called = row.get("output_tokens"), row.get("tool_call")
-        output = None if output_tokens is None else int(output_tokens)
+        output = None if output_tokens is None else _count(output_tokens)
         stages.append(TraceStage(build_stage_input(descriptor, text, history), output, tool_called))
         history.add(
             EndedStage(
@@ -154,7 +126,7 @@ def stage_from_row(row: dict[str, Any]) -> tuple[StageDescriptor, StageText]:
     system, tail = row.get("system_text") or "", row.get("prompt_tail") or ""
     system_tokens, user_tokens = _estimate_tokens(system), _estimate_tokens(tail)
     logged = row.get("prompt_tokens")
-    full = system_tokens + user_tokens if logged is None else int(logged)
+    full = system_tokens + user_tokens if logged is None else _count(logged)
     model = ModelName(row.get("model") or UNKNOWN_MODEL)
     tools = int(row.get("tools_available") or 0)
     descriptor = StageDescriptor(
@@ -172,6 +144,18 @@ def stage_from_row(row: dict[str, Any]) -> tuple[StageDescriptor, StageText]:
         reasoning=row.get("topology") or "",
     )
     return descriptor, StageText(system=system, last_user=tail)
+
+
+def _count(value: Any) -> int:
+    """A logged number of tokens.
+
+    Raises:
+        ValueError, TypeError, OverflowError: it is none.
+    """
+    number = int(value)
+    if number < 0:
+        raise ValueError(f"{value} tokens")
+    return number
 
 
 def _estimate_tokens(text: str) -> int:

@@ -168,21 +168,24 @@ def fit_on_rows(
 def make_encoder(config: TrainConfig, stages: Sequence[StageInput]) -> TextEncoder:
     """The text encoder `config` names, fitted on windows of the training stages.
 
+    Traces may be without any text; then there is nothing to encode.
+
     Raises:
         ConfigError: no such encoder.
     """
     dimension = max(config.part_dims.values(), default=0)
+    windows = sample_windows(stages, config.seed) if config.encoder != "none" else []
+    if not windows:
+        return NoEncoder()
     match config.encoder:
-        case "none":
-            return NoEncoder()
         case "minilm":
             inner = MiniLmEncoder(num_threads=config.num_threads)
-            return fit_projection(inner, sample_windows(stages, config.seed)[:1500], dimension)
+            return fit_projection(inner, windows[:1500], dimension)
         case "sketch":
-            return fit_sketch(sample_windows(stages, config.seed), dimension, seed=config.seed)
+            return fit_sketch(windows, dimension, seed=config.seed)
         case "static":
             teacher = MiniLmEncoder(num_threads=config.num_threads)
-            return distil_static(teacher, sample_windows(stages, config.seed), dimension)
+            return distil_static(teacher, windows, dimension)
     raise ConfigError(
         f"unknown text encoder {config.encoder!r}", hint="sketch, static, minilm or none"
     )

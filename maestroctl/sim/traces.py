@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,7 @@ from pathlib import Path
 import msgspec
 
 from maestroctl.errors import ConfigError
-
-_WINDOW_BYTES = 64 << 20
+from maestroctl.predict.trace_files import find_traces, read_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +64,9 @@ def load_jobs(folder: Path, *, without: Iterable[str] = ()) -> list[TraceJob]:
     Raises:
         ConfigError: no trace files, or one that cannot be read.
     """
-    inner = folder / "stages"
-    paths = sorted((inner if inner.is_dir() else folder).glob("stages_*.jsonl*"))
-    if not paths:
-        raise ConfigError(
-            "no stage traces found",
-            file=str(folder),
-            hint="the folder must hold stages/stages_<source>.jsonl.zst files",
-        )
     left_out = set(without)
     jobs: list[TraceJob] = []
-    for path in paths:
+    for path in find_traces(folder):
         source = path.name.removeprefix("stages_").split(".")[0]
         if source not in left_out:
             jobs.extend(_read_jobs(path))
@@ -86,7 +76,7 @@ def load_jobs(folder: Path, *, without: Iterable[str] = ()) -> list[TraceJob]:
 def _read_jobs(path: Path) -> Iterator[TraceJob]:
     rows: dict[str, list[_Row]] = {}
     decode = msgspec.json.Decoder(_Row).decode
-    for number, line in enumerate(_read_lines(path), start=1):
+    for number, line in read_trace(path):
         try:
             row = decode(line)
         except msgspec.MsgspecError as exc:
@@ -111,23 +101,6 @@ def _make_calls(rows: list[_Row]) -> Iterator[TraceCall]:
             row.tools_available or 0,
             bool(row.tool_call),
         )
-
-
-def _read_lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as raw:
-        if path.suffix != ".zst":
-            yield from raw
-            return
-        try:
-            import zstandard
-        except ImportError as exc:
-            raise ConfigError(
-                "reading compressed traces needs the package zstandard",
-                file=str(path),
-                hint="pip install 'maestroctl[experiments]'",
-            ) from exc
-        stream = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).stream_reader(raw)
-        yield from io.BufferedReader(stream)
 
 
 def load_arrivals(folder: Path, name: str) -> list[float]:

@@ -71,6 +71,13 @@ class LogHeader:
     format: int = FORMAT
     maestroctl: str = __version__
 
+    @property
+    def file_name(self) -> str:
+        """Of the log's newest part; names of nodes may hold slashes, but never a tilde."""
+        if self.core == "coordinator":
+            return "coordinator.jsonl"
+        return f"{self.core}-{self.name.replace('/', '~')}.jsonl"
+
 
 def without_secrets(fleet: FleetSpec) -> FleetSpec:
     """The fleet as far as a core reads it: no environments, arguments, commands, passwords.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from maestroctl.cli.commands.train import (
+    Encoder,
     EncoderOption,
     ExcludeOption,
     StagesOption,
@@ -15,6 +17,13 @@ from maestroctl.cli.commands.train import (
 )
 from maestroctl.cli.context import terminal
 from maestroctl.cli.runtime import JsonOption
+
+
+class Ablation(StrEnum):
+    """What is left out; see `predict.train.ablation`."""
+
+    NO_EMBEDDING = "no_embedding"
+    NO_TOOL_INTENT = "no_tool_intent"
 
 
 def evaluate(
@@ -28,7 +37,7 @@ def evaluate(
     ] = False,
     folds: Annotated[int, typer.Option("--folds", min=2, help="Of the cross-validation.")] = 4,
     ablation: Annotated[
-        str | None, typer.Option("--ablation", help="no_embedding or no_tool_intent.")
+        Ablation | None, typer.Option("--ablation", help="Fit without one part.")
     ] = None,
     baselines: Annotated[
         bool, typer.Option("--baselines", help="Fit the papers' baselines too.")
@@ -40,7 +49,7 @@ def evaluate(
         int, typer.Option("--latency-stages", min=0, help="Stages to time; 0 = none.")
     ] = 400,
     exclude: ExcludeOption = None,
-    encoder: EncoderOption = "sketch",
+    encoder: EncoderOption = Encoder.SKETCH,
     threads: ThreadsOption = 1,
     as_json: JsonOption = False,
 ) -> None:
@@ -53,7 +62,7 @@ def evaluate(
     from maestroctl.predict.artifact import load_artifact
     from maestroctl.predict.evaluate import evaluate_jobs
 
-    config = train.TrainConfig(encoder=encoder, num_threads=threads)
+    config = train.TrainConfig(encoder=encoder.value, num_threads=threads)
     model = None if artifact is None else load_artifact(artifact)
     report = evaluate_jobs(
         train.load_jobs(stages, exclude or ()),

@@ -9,15 +9,17 @@ from urllib.parse import quote
 import typer
 
 from maestroctl.cli.context import terminal
-from maestroctl.cli.runtime import JsonOption, UrlOption
-from maestroctl.errors import ConfigError, RequestError
+from maestroctl.cli.runtime import JsonOption, UrlOption, not_empty
+from maestroctl.errors import MaestroError, RequestError
 
 
 def explain(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="JOB[/STAGE]", help="Id of a job or request; a step's name or a stage's id."
+            metavar="JOB[/STAGE]",
+            help="Id of a job or request; a step's name or a stage's id.",
+            callback=not_empty,
         ),
     ],
     url: UrlOption = None,
@@ -77,7 +79,7 @@ def _from_state(state: str | None, what: str) -> dict[str, Any]:
     near = ", ".join(found["near"])
     hint = f"did you mean {near}?" if near else "`maestroctl jobs` lists them"
     if found["job"] is None:
-        raise ConfigError(f"there is no job {what!r}", hint=hint)
+        raise MaestroError(f"there is no job {what!r}", hint=hint)
     if not found["stages"] and near:
-        raise ConfigError(f"the job {job!r} has no stage {stage!r}", hint=hint)
+        raise MaestroError(f"the job {job!r} has no stage {stage!r}", hint=hint)
     return found

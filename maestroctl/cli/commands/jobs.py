@@ -8,12 +8,10 @@ from urllib.parse import quote
 import typer
 
 from maestroctl.cli.context import terminal
-from maestroctl.cli.runtime import JsonOption, UrlOption
+from maestroctl.cli.runtime import JobArgument, JsonOption, UrlOption
 from maestroctl.domain.outcome import JobStatus
 
 app = typer.Typer(help="One job: show it, cancel it.", no_args_is_help=True)
-
-JobArgument = Annotated[str, typer.Argument(help="Id of a job, as `submit` and `jobs` print it.")]
 
 
 def list_jobs(

@@ -9,11 +9,9 @@ from urllib.parse import quote
 import typer
 
 from maestroctl.cli.context import terminal
-from maestroctl.cli.runtime import JsonOption, UrlOption, run_async
+from maestroctl.cli.runtime import JsonOption, ModelArgument, UrlOption, run_async
 
 app = typer.Typer(help="Models: list them, fetch them, move them by hand.", no_args_is_help=True)
-
-ModelArgument = Annotated[str, typer.Argument(help="Name of a model.")]
 
 
 @app.command("list")

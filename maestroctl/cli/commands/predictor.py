@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from maestroctl.cli.context import terminal
-from maestroctl.cli.runtime import JsonOption, UrlOption, make_output_folder
+from maestroctl.cli.runtime import JsonOption, UrlOption, check_output_file, make_output_folder
 
 app = typer.Typer(help="Look at the predictors, and teach them.", no_args_is_help=True)
 
@@ -114,6 +114,6 @@ def report(
 
     config = TrainConfig(num_threads=threads)
     make_output_folder(work)
-    make_output_folder(out.parent)
+    check_output_file(out)
     write_report(stages, routing, work, out, config=config, say=terminal.notice, only=only)
     terminal.notice(f"Wrote {out}.")

@@ -32,22 +32,15 @@ def simulate(
     The decisions are those of a live coordinator and its nodes; the same file, data and seed give
     the same figures.
     """
-    from dataclasses import replace
-
     from maestroctl.sim.config import load_simulation
     from maestroctl.sim.run import run_simulation
 
-    spec = load_simulation(config, data)
-    if seed is not None:
-        spec = replace(spec, workload=replace(spec.workload, seed=seed))
-    if ordering is not None:
-        fleet = replace(
-            spec.world.fleet, policy=replace(spec.world.fleet.policy, ordering=ordering)
-        )
-        spec = replace(spec, world=replace(spec.world, fleet=fleet))
+    asked = {"run.seed": seed, "policy.ordering": ordering}
+    overrides = {key: value for key, value in asked.items() if value is not None}
+    spec = load_simulation(config, data, overrides)
+    if event_logs is not None:
+        make_output_folder(event_logs)
     with terminal.working("Simulating"):
-        if event_logs is not None:
-            make_output_folder(event_logs)
         figures = run_simulation(spec, event_logs)
     if as_json:
         terminal.json(figures)

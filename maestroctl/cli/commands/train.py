@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from maestroctl.cli.context import terminal
-from maestroctl.cli.runtime import JsonOption, make_output_folder
+from maestroctl.cli.runtime import JsonOption, check_output_file
 
 if TYPE_CHECKING:
     from maestroctl.predict.train import TrainConfig
@@ -19,9 +20,18 @@ ExcludeOption = Annotated[
     list[str] | None,
     typer.Option("--exclude", metavar="APP", help="Application or source to leave out; repeat."),
 ]
-EncoderOption = Annotated[
-    str, typer.Option("--encoder", help="Text encoder: sketch, static, minilm or none.")
-]
+
+
+class Encoder(StrEnum):
+    """What turns text into numbers; see `predict.train`."""
+
+    SKETCH = "sketch"
+    STATIC = "static"
+    MINILM = "minilm"
+    NONE = "none"
+
+
+EncoderOption = Annotated[Encoder, typer.Option("--encoder", help="Text encoder.")]
 ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Threads of LightGBM.")]
 
 
@@ -44,7 +54,7 @@ def train(
         bool, typer.Option("--licensed-only", help="Leave out sources that may not be shipped.")
     ] = False,
     exclude: ExcludeOption = None,
-    encoder: EncoderOption = "sketch",
+    encoder: EncoderOption = Encoder.SKETCH,
     threads: ThreadsOption = 1,
     as_json: JsonOption = False,
 ) -> None:
@@ -57,16 +67,25 @@ def train(
         raise typer.BadParameter("give --stages DIR or --from-history")
     if stages is not None and out is None:
         raise typer.BadParameter("--stages needs --out FILE")
+    for option, given, wanted in (
+        ("--state", state is not None, from_history),
+        ("--routing", routing is not None, not from_history),
+        ("--exclude", bool(exclude), not from_history),
+        ("--licensed-only", licensed_only, not from_history),
+    ):
+        if given and not wanted:
+            belongs = "--stages" if from_history else "--from-history"
+            raise typer.BadParameter(f"{option} goes with {belongs}")
     from maestroctl.cli.predict_extra import need_predict_extra
 
     need_predict_extra()
     from maestroctl.predict.train import TrainConfig, TrainingRun, run_training
 
-    config = TrainConfig(encoder=encoder, num_threads=threads)
+    config = TrainConfig(encoder=encoder.value, num_threads=threads)
     if stages is None or out is None:
         _refit(state, out, config, as_json=as_json)
         return
-    make_output_folder(out.parent)
+    check_output_file(out)
     run = TrainingRun(
         stages=stages,
         out=out,
@@ -91,8 +110,10 @@ def _refit(state: str | None, out: Path | None, config: TrainConfig, *, as_json:
     from maestroctl.live.coordinator.predictor_service import LOCAL_MODEL
 
     where = state_url(state)
+    out = out or home_dir(os.environ) / LOCAL_MODEL
+    check_output_file(out)
     with terminal.working("Training on own history"):
-        report = refit_own(where, out or home_dir(os.environ) / LOCAL_MODEL, config)
+        report = refit_own(where, out, config)
     if as_json:
         terminal.json(report)
     elif report["better"]:

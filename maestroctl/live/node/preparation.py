@@ -97,7 +97,7 @@ async def build_host(
         epoch=hello.epoch,
         started_at=time.time(),
     )
-    event_log = open_event_log(hello.event_log, state_dir, f"node-{hello.node.name}", header)
+    event_log = open_event_log(hello.event_log, state_dir, header)
     host = NodeHost(core, engine_set, listener, on_bug, budgets, event_log)
     for engine, order in await engine_set.recover():
         await _adopt(host, engine, order)

@@ -20,6 +20,7 @@ COMMANDS = (
     *("demo", "init", "serve", "submit", "jobs", "job", "models"),
     *("ps", "doctor", "config", "node"),
     *("train", "evaluate", "predict", "predictor"),
+    *("simulate", "experiments", "replay", "profile", "explain"),
 )
 HEAVY = (
     "aiohttp",
@@ -135,6 +136,7 @@ def test_error_is_one_paragraph_and_a_traceback_only_with_debug() -> None:
     done = maestroctl(*args)
     assert done.returncode == 2
     assert done.stderr.startswith("Error: nowhere.toml: there is no such file")
+    assert "maestroctl init" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Traceback" in maestroctl("--debug", *args).stderr
 

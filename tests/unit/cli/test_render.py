@@ -84,7 +84,7 @@ def test_nothing_is_lost_by_folding() -> None:
     text = printed(render.stages_table([STAGE]), 80)
     columns = "".join(text.split())
     assert all(part in text for part in ("12.3 s", "45.0 s", "1234"))
-    assert LONG[:8] in columns
+    assert LONG[:7] in columns
 
 
 def test_fixes_stand_below_what_was_found() -> None:
@@ -108,3 +108,22 @@ def test_step_labels(step: dict[str, object], label: str) -> None:
 def test_model_names_are_not_read_as_markup() -> None:
     row = {**ENGINE, "model": "a[b]c", "pinned": False}
     assert "a[b]c" in printed(render.models_table([row]), 100)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    ("made", "figures"),
+    [
+        (render.stages_table([STAGE]), ("12.3 s", "start 43.2 s", "45.0 s", "1234", "1m 23s")),
+        (render.models_table([ENGINE]), ("123 GiB", "7.0 GiB", "12", "345", "1h 06m")),
+        (render.devices_table([DEVICE]), ("123 GiB",)),
+        (render.jobs_table([JOB]), ("8m 19s",)),
+    ],
+    ids=["stages", "models", "devices", "jobs"],
+)
+def test_a_figure_is_never_cut_however_long_the_names(
+    made: RenderableType, figures: tuple[str, ...], width: int
+) -> None:
+    text = printed(made, width)
+    for figure in figures:
+        assert figure in text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,40 @@ def test_an_unknown_policy_is_a_mistake_of_the_caller(file: Path) -> None:
     result = CliRunner().invoke(app, ["simulate", str(file), "--ordering", "fcsf"])
     assert isinstance(result.exception, ConfigError)
     assert result.exception.hint == "did you mean 'fcfs'?"
+
+
+def test_every_core_has_its_log_whatever_its_name(file: Path, tmp_path: Path) -> None:
+    file.write_text(FILE + '[[node]]\nname = "rack/\u6a21-ß"\ncount = 2\n')
+    logs = tmp_path / "logs"
+    for _ in range(2):  # into the same folder
+        done = CliRunner().invoke(app, ["simulate", str(file), "--event-logs", str(logs)])
+        assert done.exit_code == 0, done.exception
+    assert {path.name for path in logs.glob("*.jsonl")} == {
+        "coordinator.jsonl",
+        "node-rack~\u6a21-ß1.jsonl",
+        "node-rack~\u6a21-ß2.jsonl",
+    }
+    assert CliRunner().invoke(app, ["replay", str(logs)]).exit_code == 0
+
+
+def test_a_log_that_was_asked_for_and_cannot_be_written_is_a_failure(
+    file: Path, tmp_path: Path
+) -> None:
+    limits = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (9000, 9000))"
+    code = f"{limits}; from maestroctl.__main__ import run; run()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "simulate", str(file), "--event-logs", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "the event log" in done.stderr
+    assert "cannot be written" in done.stderr
+
+
+def test_a_file_that_is_missing_is_named_without_a_wrong_way_out(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["simulate", str(tmp_path / "none.toml")])
+    assert isinstance(result.exception, ConfigError)
+    assert result.exception.message == "there is no such file"
+    assert result.exception.hint is None

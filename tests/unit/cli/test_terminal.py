@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import json
+
 import pytest
 
+from maestroctl.cli.exit_codes import ExitCode, exit_code_of
 from maestroctl.cli.terminal import Terminal
 from maestroctl.errors import ConfigError, ConfigErrors, MaestroError
 
@@ -83,3 +87,20 @@ def test_a_title_wider_than_its_table_stays_on_one_line(
     made.add_row("x")
     Terminal().out.print(titled("what this table of one column shows", made))
     assert "\nwhat this table of one column shows\nA\n" in capsys.readouterr().out
+
+
+def test_what_is_no_number_is_null_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    nan, inf = float("nan"), float("inf")
+    Terminal().json({"a": [nan, 1.5, (inf, -inf)], "b": {"c": nan}})
+    document = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert document == {"a": [None, 1.5, [None, None]], "b": {"c": None}}
+
+
+@pytest.mark.parametrize("kind", [PermissionError, IsADirectoryError, FileNotFoundError, OSError])
+def test_a_file_that_is_not_to_be_had_is_named_and_no_bug(
+    kind: type[OSError], capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = kind(errno.EIO, "Some reason", "/some/file")
+    Terminal().error(error)
+    assert capsys.readouterr().err == "Error: Some reason: /some/file\n"
+    assert exit_code_of(error) is ExitCode.FAILED

@@ -11,11 +11,12 @@ from maestroctl.config.profile_writer import save_profile
 from maestroctl.domain.ids import ModelName
 from maestroctl.domain.llm import ModelSpec
 from maestroctl.domain.units import GIB
-from maestroctl.errors import ConfigError
+from maestroctl.errors import ConfigError, ConfigErrors
 from maestroctl.live.models.geometry import ModelGeometry
 from maestroctl.live.profile.device import Device
 from maestroctl.live.profile.lookup import find_costs
-from maestroctl.sim.config import make_simulation
+from maestroctl.sim import config_tables as schema
+from maestroctl.sim.config import load_simulation, make_simulation
 from tests.unit.config.test_profile_file import ENGINE, SHAPE, make_record
 from tests.unit.sim.files import SMALL
 
@@ -43,10 +44,10 @@ def test_costs_may_be_given_in_place_of_geometry() -> None:
     ("change", "key", "words"),
     [
         ({"arrivals": {"rte": 1}}, "arrivals.rte", "unknown key"),
-        ({"arrivals": {"kind": "steady"}}, "arrivals.kind", "no arrivals are called"),
+        ({"arrivals": {"kind": "steady"}}, "arrivals.kind", "expected one of"),
         ({"arrivals": {"kind": "trace", "trace": "x"}}, "arrivals.trace", "data folder"),
-        ({"prediction": {"error": "big"}}, "prediction.error", "no prediction error"),
-        ({"class": [{"models": ["huge"]}]}, "class[0].models", "expected one of"),
+        ({"prediction": {"error": "big"}}, "prediction.error", "expected one of"),
+        ({"class": [{"models": ["huge"]}]}, "class[0].models", "unknown model 'huge'"),
         ({"class": [{"share": "much"}]}, "class[0].share", "a number"),
         ({"model": [{"name": "m"}]}, "model[0].weights", "the size of the weights"),
         ({"policy": {"orderin": "fcfs"}}, "policy.orderin", "unknown key"),
@@ -102,3 +103,61 @@ def test_the_simulator_books_with_the_same_costs_as_a_node(tmp_path: Path) -> No
 def test_geometry_beside_a_profile_is_refused() -> None:
     with pytest.raises(ConfigError, match="the profile says it"):
         make_simulation(with_profile("nvidia-a100-40gb/qwen3-8b", weights="1 GB"))
+
+
+KEYS = [
+    (name, key.name)
+    for name, table in {**schema.SINGLE_TABLES, **schema.LIST_TABLES}.items()
+    for key in table.keys
+]
+
+
+@pytest.mark.parametrize(("table", "key"), KEYS, ids=lambda part: part)
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("inf"), -1, 10**30, "", "a\0b", {}, None],
+    ids=["nan", "inf", "negative", "huge", "empty", "NUL", "table", "null"],
+)
+def test_nonsense_for_any_key_is_a_mistake_there(table: str, key: str, value: Any) -> None:
+    own = {**SMALL.get(table, [{}])[0]} if table in schema.LIST_TABLES else {**SMALL.get(table, {})}
+    own[key] = value
+    rest = SMALL.get(table, [])[1:] if table in schema.LIST_TABLES else None
+    change = {table: own if rest is None else [own, *rest]}
+    if (key, value) == ("role_models", {}):
+        return  # there may be none
+    with pytest.raises(ConfigErrors) as caught:
+        make_simulation({**SMALL, **change})
+    assert any(key in str(error) for error in caught.value.errors)
+
+
+def test_all_mistakes_are_said_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text('[run]\njobs = 0\n[policy]\nrouting = "x"\n[[node]]\nmodels = ["y"]\n')
+    with pytest.raises(ConfigErrors) as caught:
+        load_simulation(path, overrides={"policy.ordering": "fcsf"})
+    found = [(error.line, error.key) for error in caught.value.errors]
+    assert found == [
+        (None, "policy.ordering"),
+        (None, "model"),
+        (2, "run.jobs"),
+        (4, "policy.routing"),
+        (6, "node[0].models"),
+    ]
+    assert caught.value.errors[0].hint == "did you mean 'fcfs'?"
+    assert "command line --ordering" in str(caught.value.errors[0])
+
+
+def test_names_are_given_once() -> None:
+    for change in (
+        {"model": [*SMALL["model"], SMALL["model"][0]]},
+        {"node": [{"name": "n", "count": 2}, {"name": "n2"}]},
+    ):
+        with pytest.raises(ConfigError, match="already"):
+            make_simulation({**SMALL, **change})
+
+
+def test_the_page_of_the_simulator_names_every_key() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text(encoding="utf-8")
+    for table, key in KEYS:
+        if table != "policy":
+            assert f"`{key}`" in page, f"{table}.{key}"

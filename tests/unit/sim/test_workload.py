@@ -76,7 +76,7 @@ def test_whole_jobs_are_read_in_order_and_incomplete_ones_left_out(tmp_path: Pat
 
 
 def test_missing_data_is_said_with_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no stage traces"):
+    with pytest.raises(ConfigError, match="no stage trace"):
         load_jobs(tmp_path)
     with pytest.raises(ConfigError, match="cannot read the arrivals"):
         load_arrivals(tmp_path, "none")
