@@ -81,7 +81,7 @@ def add_model(
     from maestroctl.predict.model_addition import run_addition
     from maestroctl.predict.shipped import load_shipped
 
-    make_output_folder(out.parent)
+    check_output_file(out)
     base = load_shipped() if artifact is None else load_artifact(artifact)
     with terminal.working("Fitting"):
         done = run_addition(base, name, outcomes, out, again=again)

@@ -65,6 +65,8 @@ COMMANDS = (
     ["train", "--stages", "TRACES", "--out", "OUT"],
     ["evaluate", "--stages", "X"],
     ["evaluate", "--stages", "TRACES", "--artifact", "X"],
+    ["predictor", "add-model", "m", "--outcomes", "X", "--out", "OUT/m"],
+    ["predictor", "add-model", "m", "--outcomes", "FILE", "--out", "OUT"],
     ["predict", "@X"],
     ["predict", "hello", "--artifact", "X"],
     ["predict", "hello", "--state", "sqlite:///X"],
@@ -98,7 +100,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_no_such_file_is_a_mistake_and_no_bug(
     args: list[str], make: Callable[[Path], None], place: Path
 ) -> None:
-    if args[0] in ("train", "evaluate", "predict"):
+    if args[0] in ("train", "evaluate", "predict", "predictor"):
         pytest.importorskip("lightgbm")
     for name in ("X", "X.toml"):
         make(place / name)
