@@ -198,7 +198,7 @@ class SimCoordinator:
                 self._finish(effect, now_s)
             case WithdrawStage():
                 node = self._nodes[effect.node]
-                self._loop.after(node.rtt_s / 2, node.withdraw, effect.stage_id)
+                self._loop.after(node.rtt_s / 2, node.relay.withdraw, effect.stage_id)
             case RebookStage():
                 self._rebook(effect)
             case AdvisePrewarm():
@@ -226,7 +226,11 @@ class SimCoordinator:
         node = self._nodes[effect.node]
         conversation = f"{row.job_id}/{stage.call.role}"
         self._loop.after(
-            node.rtt_s / 2, node.offer, offer, stage.call.tokens_on(effect.model), conversation
+            node.rtt_s / 2,
+            node.relay.offer,
+            offer,
+            stage.call.tokens_on(effect.model),
+            conversation,
         )
 
     def _rebook(self, effect: RebookStage) -> None:
@@ -239,7 +243,7 @@ class SimCoordinator:
             effect.prompt_tokens,
             effect.booked_tokens,
         )
-        self._loop.after(node.rtt_s / 2, node.rebook, event)
+        self._loop.after(node.rtt_s / 2, node.relay.rebook, event)
 
     def _advise(self, effect: AdvisePrewarm) -> None:
         node = self._nodes[effect.node]

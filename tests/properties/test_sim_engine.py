@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maestroctl.domain.llm import IterationCost
-from maestroctl.sim.engine_model import Device, EngineModel, Sequence
+from maestroctl.sim.device import Device
+from maestroctl.sim.engine_model import EngineModel
 from maestroctl.sim.loop import EventLoop
+from maestroctl.sim.sequence import Sequence
 
 
 @dataclass

@@ -8,8 +8,10 @@ import pytest
 
 from maestroctl.domain.llm import IterationCost
 from maestroctl.estimate.batch_time import estimate_batch_s
-from maestroctl.sim.engine_model import Device, EngineModel, Sequence
+from maestroctl.sim.device import Device
+from maestroctl.sim.engine_model import EngineModel
 from maestroctl.sim.loop import EventLoop
+from maestroctl.sim.sequence import Sequence
 
 COST = IterationCost(c0_s=0.03, c1_s=0.001, c2_s=1e-6, cp_s=0.001)
 
