@@ -133,7 +133,7 @@ class Coordinator:
         online = load_online(store, self._options.notify)
         online.keep_experts(self.learned.experts)
         desk = PredictionDesk(online, self.telemetry, self.learned.client)
-        keeper = OnlineKeeper(desk, self.journal)
+        keeper = OnlineKeeper(desk, self.journal, store)
         stack.push_async_callback(keeper.close)
         keeper.start()
         self.refit = BackgroundRefit(

@@ -265,6 +265,13 @@ PREDICTOR = Table(
             absent="the one that ships",
         ),
         Key(
+            "digest",
+            TEXT,
+            "What `artifact` must hash to, as `maestroctl train` prints it: `serve` does not start"
+            " on another. It covers every byte that is read.",
+            absent="whatever lies there",
+        ),
+        Key(
             "budget_ms",
             milliseconds(60),
             "How long a stage waits for its prediction at most; with a free slot it does not"

@@ -114,12 +114,14 @@ class PredictorSpec:
     Attributes:
         enabled: start the process with the learned models; False = running figures alone.
         artifact: file of a trained model; None = the one that ships.
+        digest: what `artifact` must hash to; None = whatever its own manifest says.
         budget_s: how long a stage waits for a prediction at most.
         refit_after_stages: stages observed until the next refit on own history; 0 = never.
     """
 
     enabled: bool = True
     artifact: str | None = None
+    digest: str | None = None
     budget_s: float = 0.05
     refit_after_stages: int = 500
 

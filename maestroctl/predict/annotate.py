@@ -68,7 +68,12 @@ def annotate(
         output_q50=q50,
         output_q90=q90,
         p_tool=_certain_p_tool(stage, _FALLBACK_P_TOOL if spoke is None else spoke.p_tool),
-        total_tokens={ModelName(m): max(q50, figures.total) for m, figures in told.items()},
+        # Where nothing is known of such jobs, orders have the rolling execution profile (Eq 8).
+        total_tokens={
+            ModelName(model): max(q50, figures.total)
+            for model, figures in told.items()
+            if figures.is_total_known
+        },
         confidence=_confidence(stage, said),
         rank_score=q50,
         source=_source(told),

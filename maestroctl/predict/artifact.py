@@ -2,8 +2,8 @@
 
 ``manifest.json`` names the format, the schema, the library versions and the SHA-256 of every other
 entry. The *digest* of an artifact is the SHA-256 of its manifest, so it covers every byte that is
-read. A digest that is known beforehand (the shipped one, or the one noted beside a trained one)
-is checked before anything is parsed.
+read. A digest that is known beforehand (of the shipped artifact; of another one as `[predictor]
+digest` has it) is checked before anything is parsed.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from maestroctl.predict.model import PredictorModel
 from maestroctl.predict.output_length import HEADS, OutputLengthModel
 from maestroctl.predict.remaining_length import RemainingLengthModel
 from maestroctl.predict.semantic_router import SemanticRouter
+from maestroctl.predict.stage_input import StageInput
 from maestroctl.predict.tool_intent import ToolIntentModel
 
 FORMAT = "maestroctl-predictor"
@@ -128,11 +129,16 @@ def load_artifact(path: Path, *, digest: str | None = None) -> PredictorModel:
         SchemaMismatch: made for another format, feature list or library major version.
     """
     blobs, manifest = _read_verified(path, digest)
-    _check_schema(manifest, path)
     try:
-        return _rebuild(_Entries(blobs), manifest)
-    except (KeyError, ValueError, TypeError, IndexError) as exc:
-        raise SchemaMismatch(f"{path}: the artifact does not fit together: {exc}") from exc
+        _check_schema(manifest, path)
+        model = _rebuild(_Entries(blobs), manifest)
+        # What is missing or of another shape shows here, and not at every stage of a fleet.
+        model.predict([StageInput(candidates=("a", "b"), tools_available=1, tail="a")])
+    except SchemaMismatch:
+        raise
+    except Exception as exc:  # parts that were changed together with their hashes raise anything
+        raise SchemaMismatch(f"{path}: the artifact does not fit together: {exc!r}") from exc
+    return model
 
 
 def read_about(path: Path) -> dict[str, Any]:
@@ -271,6 +277,8 @@ def _check_widths(
         raise SchemaMismatch("the tool classifier was made for another row")
     if any(head.num_features != width + 1 for head in heads.values()):
         raise SchemaMismatch("a length head was made for another row")
+    if any(not 0 <= column < width for column in total.forest_columns):
+        raise SchemaMismatch("the forest was made for another row")
     if total.gbm.num_features != width:
         raise SchemaMismatch("the total head was made for another row")
 

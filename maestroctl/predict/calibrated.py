@@ -25,6 +25,7 @@ class Calibrated:
     Attributes:
         base_q90: before the conformal shift.
         position: stages of the job that came before.
+        is_total_known: something is known of how long such jobs are; else `total` is `q50`.
     """
 
     q50: float
@@ -35,6 +36,7 @@ class Calibrated:
     position: int
     asked_length: Asked
     asked_total: Asked
+    is_total_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from maestroctl.predict.wire import BrokenFrame, pack_frame, read_frame
 
 BUDGET_S = 0.050
 TRIP_AFTER = 5
+SILENT_TRIPS = 5
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 _NONSENSE = (
     *(OSError, asyncio.IncompleteReadError),
@@ -66,6 +68,26 @@ async def swap_local(socket: Path, local: Path | None, limit_s: float = 60.0) ->
         raise PredictorError(f"the predictor process refuses the model: {answer['error']}")
 
 
+async def is_hung(socket: Path, limit_s: float = 5.0) -> bool:
+    """Whether the process at `socket` takes connections and does not answer the simplest frame.
+
+    One that is merely slow answers well within the limit; one that is gone is not hung.
+    """
+    try:
+        async with asyncio.timeout(limit_s):
+            reader, writer = await asyncio.open_unix_connection(str(socket))
+            try:
+                writer.write(pack_frame({"id": 0}))
+                await read_frame(reader)
+            finally:
+                writer.close()
+    except TimeoutError:
+        return True
+    except _NONSENSE:
+        return False
+    return False
+
+
 class PredictorClient:
     """Asks the process at a socket. One owner task; any number of requests at once.
 
@@ -73,9 +95,18 @@ class PredictorClient:
         socket: of the predictor process.
         budget_s: seconds a stage waits at most.
         max_waiting: requests in flight past which a stage does not even ask.
+        on_silence: called after each `SILENT_TRIPS` trips without an answer between them.
     """
 
-    def __init__(self, socket: Path, *, budget_s: float = BUDGET_S, max_waiting: int = 256) -> None:
+    def __init__(
+        self,
+        socket: Path,
+        *,
+        budget_s: float = BUDGET_S,
+        max_waiting: int = 256,
+        on_silence: Callable[[], None] | None = None,
+    ) -> None:
+        self._on_silence = on_silence
         self.counters = ClientCounters()
         self._socket = socket
         self._budget_s = budget_s
@@ -135,6 +166,8 @@ class PredictorClient:
             pause_s = _PAUSES_S[min(self._trips, len(_PAUSES_S) - 1)]
             self._closed_until_s = now_s + self._budget_s + pause_s
             self._trips += 1
+            if self._on_silence is not None and self._trips % SILENT_TRIPS == 0:
+                self._on_silence()
             # One miss after the pause trips again; a success opens the client fully.
             self._misses = TRIP_AFTER - 1
             self._drop(ConnectionError("the predictor process does not answer"))

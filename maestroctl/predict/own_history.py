@@ -11,7 +11,7 @@ known: `same_prompt` is False throughout, and a constant column is never split o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -81,14 +81,19 @@ class _Seen:
 
 
 def own_history(
-    rows: Iterable[ObservedStage], arrived_at: Mapping[str, float], ended_jobs: Iterable[str]
+    rows: Iterable[ObservedStage],
+    arrived_at: Mapping[str, float],
+    ended_jobs: Iterable[str],
+    incomplete_jobs: Collection[str] = (),
 ) -> OwnHistory:
     """Group observations by job and replay each job.
 
     Args:
         rows: in any order.
         arrived_at: stage -> when it became ready, Unix seconds; a stage without one is left out.
-        ended_jobs: jobs that are over; of others the remaining length is not known.
+        ended_jobs: jobs that are over; others are left out.
+        incomplete_jobs: those of them that failed or were cancelled: they say how long stages are,
+            and not how long jobs.
     """
     ended, unreadable = set(ended_jobs), 0
     by_job: dict[JobId, list[_Seen]] = {}
@@ -107,7 +112,10 @@ def own_history(
     for seen in groups:
         seen.sort(key=lambda one: (one.arrived_at, one.stage.position, one.row.stage_id))
     return OwnHistory(
-        jobs=tuple(_trace_job(seen) for seen in groups),
+        jobs=tuple(
+            replace(job, is_complete=job.job not in incomplete_jobs)
+            for job in map(_trace_job, groups)
+        ),
         told_q50=tuple(tuple(one.row.predicted_q50 for one in seen) for seen in groups),
         unreadable=unreadable,
     )

@@ -78,13 +78,14 @@ class OnlineState(GroupTable):
         total, asked_total = blend_total(own, path, experts, traits, length.asked.anchor)
         asked = (traits.position, length.asked, asked_total)
         if length.q50 is None or length.q90 is None:
-            return Calibrated(128.0, 512.0, 512.0, "prior", 512.0, *asked)
+            return Calibrated(128.0, 512.0, 128.0, "prior", 512.0, *asked, False)
         low = math.expm1(length.q50)
         shifted = min(_MAX_LOG, max(length.q50, length.q90 + self._shift(key)))
         high = max(low, math.expm1(shifted))
         total_tokens = low if total is None else max(low, math.expm1(min(_MAX_LOG, total)))
         source = "model" if experts else "profile"
-        return Calibrated(low, high, total_tokens, source, math.expm1(length.q90), *asked)
+        base_q90, is_known = math.expm1(length.q90), total is not None
+        return Calibrated(low, high, total_tokens, source, base_q90, *asked, is_known)
 
     def _shift(self, key: StageKey) -> float:
         """Conformal shift of log q90, from the narrowest group with enough scores."""

@@ -80,7 +80,7 @@ def remaining_targets(jobs: Sequence[TraceJob]) -> DoubleArray:
     """Y of every stage, in order; NaN where a length from there on is not known."""
     out: list[float] = []
     for job in jobs:
-        total, own = 0.0, []
+        total, own = 0.0 if job.is_complete else math.nan, []
         for stage in reversed(job.stages):
             total += math.nan if stage.output_tokens is None else stage.output_tokens
             own.append(total)

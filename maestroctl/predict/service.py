@@ -147,7 +147,15 @@ class PredictorService:
 
     def _answer(self, batch: list[_Waiting]) -> None:
         stages = [waiting.stage for waiting in batch]
-        said = {name: model.predict(stages) for name, model in self._models.items()}
+        try:
+            said = {name: model.predict(stages) for name, model in self._models.items()}
+        except Exception as exc:  # one stage that a model cannot take must not end the others
+            if len(batch) > 1:
+                for waiting in batch:
+                    self._answer([waiting])
+                return
+            self._reply(batch[0].writer, {"id": batch[0].number, "error": repr(exc)})
+            return
         self.batches += 1
         self.answered += len(batch)
         for place, waiting in enumerate(batch):

@@ -118,11 +118,13 @@ class ServiceProcess:
         loop = asyncio.get_running_loop()
         while self._process is not None:
             born_s = loop.time()
+            # At once where a launch failed: the child is still the one that is gone.
             if await self._process.wait() == CANNOT_RUN:
                 self.gave_up = True
                 return
             quick_deaths = 0 if loop.time() - born_s > _STEADY_S else quick_deaths + 1
             pause = _RESTART_PAUSES_S[min(quick_deaths, len(_RESTART_PAUSES_S) - 1)]
             await asyncio.sleep(pause)
-            self.restarts += 1
-            await self._launch()
+            with contextlib.suppress(OSError):  # no process, memory or descriptor to be had now
+                await self._launch()
+                self.restarts += 1

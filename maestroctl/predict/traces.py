@@ -42,13 +42,19 @@ class TraceStage:
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """One run of a workflow. `task` is what folds are split by."""
+    """One run of a workflow.
+
+    Attributes:
+        task: what folds are split by.
+        is_complete: it ran to its end; of others nobody knows what was still to come.
+    """
 
     job: str
     task: str
     app: str
     source: str
     stages: tuple[TraceStage, ...]
+    is_complete: bool = True
 
 
 def load_trace_jobs(folder: Path, *, without: Iterable[str] = ()) -> list[TraceJob]:

@@ -23,6 +23,8 @@ SAVE_EVERY_S = 2.0
 _PREFIX = "online/"
 _HEAD = _PREFIX
 """Key of the row with the version and the count; groups have their name behind it."""
+_MAX_EMPTY_ROWS = 1000
+"""Of forgotten groups, from which on they are deleted: names come from clients without end."""
 _MAX_GROUPS_A_TURN = 200
 """Groups turned into text before the event loop gets its turn: about 5 ms."""
 
@@ -58,9 +60,11 @@ def read_online(store: Store) -> OnlineState:
 class OnlineKeeper:
     """Writes the figures down while the coordinator runs."""
 
-    def __init__(self, desk: PredictionDesk, journal: Journal) -> None:
+    def __init__(self, desk: PredictionDesk, journal: Journal, store: Store) -> None:
         self._desk = desk
         self._journal = journal
+        self._store = store
+        self._num_emptied = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -83,7 +87,12 @@ class OnlineKeeper:
             head = {"version": STATE_VERSION, "observed": state.observed}
             rows.append(MetaRow(_HEAD, _text(head)))
             self._journal.write(rows)
+            self._num_emptied += sum(group is None for group in changes.values())
             await asyncio.sleep(0)
+        if self._num_emptied >= _MAX_EMPTY_ROWS:
+            self._num_emptied = 0
+            await self._journal.flush()
+            await asyncio.to_thread(self._store.forget_metas, _PREFIX, empty_only=True)
 
     async def _run(self) -> None:
         while True:
@@ -94,5 +103,5 @@ class OnlineKeeper:
 
 
 def _text(value: object) -> str:
-    """A forgotten group becomes an empty row, which the next start deletes."""
+    """A forgotten group becomes an empty row, which is deleted later, with others."""
     return "" if value is None else json.dumps(value, separators=(",", ":"))

@@ -16,11 +16,15 @@ import json
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maestroctl.domain.outcome import JobStatus
 from maestroctl.errors import MaestroError
+from maestroctl.live.coordinator.prediction_desk import IDLE_S
 from maestroctl.store.database import Store
+from maestroctl.store.rows import JobRow
 
 if TYPE_CHECKING:
     from maestroctl.predict.own_history import OwnHistory
@@ -80,10 +84,19 @@ def read_own_history(state_url: str) -> OwnHistory:
             # The limit may have cut the job of the oldest row in two.
             jobs.pop(_job_of(rows[-1].features_json), None)
         found = (store.job(name) for name in jobs)
-        ended = [job.job_id for job in found if job is not None and job.status.is_final]
+        idle_since = time.time() - IDLE_S
+        ended = {job.job_id: job for job in found if job is not None and _is_over(job, idle_since)}
         attempts = (attempt for name in ended for attempt in store.attempts(name))
         arrived_at = {attempt.stage_id: attempt.arrived_at for attempt in attempts}
-    return own_history(rows, arrived_at, ended)
+    cut = {name for name, job in ended.items() if job.status is not JobStatus.FINISHED}
+    return own_history(rows, arrived_at, ended, cut)
+
+
+def _is_over(job: JobRow, idle_since: float) -> bool:
+    """A job of outside callers is final after each of its stages: over is what has been idle."""
+    if not job.status.is_final:
+        return False
+    return not job.external or (job.finished_at or 0.0) <= idle_since
 
 
 def _job_of(features_json: str) -> str:

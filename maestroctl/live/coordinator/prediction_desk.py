@@ -169,7 +169,7 @@ class PredictionDesk:
         if job is None:
             job = self._jobs[stage.job_id] = _Job(external=stage.external)
             if len(self._jobs) > _MAX_JOBS:
-                self._close(self._jobs.popitem(last=False)[1])
+                self._jobs.popitem(last=False)  # it may run on, so it says nothing of totals
         self._jobs.move_to_end(stage.job_id)
         job.touched_s = self._now_s()
         return job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.util
 import os
@@ -13,7 +14,7 @@ from maestroctl.domain.fleet import PredictorSpec
 from maestroctl.errors import ConfigError, PredictorError
 from maestroctl.live.transport.unix_path import fits_socket
 from maestroctl.predict.artifact_facts import ArtifactFacts, read_facts
-from maestroctl.predict.client import PredictorClient, swap_local
+from maestroctl.predict.client import PredictorClient, is_hung, swap_local
 from maestroctl.predict.raw_prediction import local_expert
 from maestroctl.predict.service_process import ServiceProcess
 from maestroctl.predict.shipped import SHIPPED_DIGEST, SHIPPED_PATH
@@ -46,12 +47,13 @@ class LearnedModels:
         self.local = folder / LOCAL_MODEL
         self.local_facts: ArtifactFacts | None = None
         self.why_off = ""
+        self._examination: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start the process, unless there can be none; it listens some seconds later.
 
         Raises:
-            ConfigError: the artifact of the fleet file is not there.
+            ConfigError: the artifact of the fleet file is not there, or is another one.
         """
         if not self._spec.enabled:
             self.why_off = "[predictor] enabled is false"
@@ -66,11 +68,28 @@ class LearnedModels:
                 hint="leave [predictor] artifact out to use the one that ships",
             )
         self.facts = read_facts(path)
+        if self._spec.artifact and self._spec.digest not in (None, self.facts.digest):
+            raise ConfigError(
+                f"the digest of the predictor artifact {path} is {self.facts.digest}, and"
+                f" [predictor] digest asks for {self._spec.digest}",
+                hint="another file lies there than the one that was meant",
+            )
         socket = self._socket()
-        digest = SHIPPED_DIGEST if self._spec.artifact is None else None
+        digest = SHIPPED_DIGEST if self._spec.artifact is None else self._spec.digest
         self._process = ServiceProcess(socket, path, digest=digest, local=self._find_local())
-        self.client = PredictorClient(socket, budget_s=self._spec.budget_s)
+        self.client = PredictorClient(
+            socket, budget_s=self._spec.budget_s, on_silence=self._on_silence
+        )
         await self._process.start()
+
+    def _on_silence(self) -> None:
+        if self._examination is None or self._examination.done():
+            self._examination = asyncio.create_task(self._end_when_hung())
+
+    async def _end_when_hung(self) -> None:
+        process = self._process
+        if process is not None and process.is_listening and await is_hung(process.socket):
+            process.start_again()
 
     async def swap_local(self) -> None:
         """Ask what lies at `local` from now on; when nothing does, only the trained model.
@@ -115,6 +134,10 @@ class LearnedModels:
 
     async def close(self) -> None:
         """End the process."""
+        if self._examination is not None:
+            self._examination.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._examination
         if self.client is not None:
             await self.client.close()
         if self._process is not None:

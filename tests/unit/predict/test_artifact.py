@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
 from dataclasses import replace
@@ -115,7 +116,10 @@ def test_a_missing_file_says_what_to_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("version", 99), ("columns", ["a"]), ("format", "x"), ("libraries", {"lightgbm": "99.0"})],
+    [
+        *(("version", 99), ("columns", ["a"]), ("format", "x")),
+        *(("libraries", {"lightgbm": "99.0"}), ("libraries", None), ("libraries", "1")),
+    ],
 )
 def test_another_schema_is_refused(
     saved: tuple[Path, str], tmp_path: Path, field: str, value: object
@@ -129,8 +133,44 @@ def test_another_schema_is_refused(
         load_artifact(bad)
 
 
+def _changed(entry: str, old: bytes) -> bytes:
+    """What somebody could put there who also mends the hashes."""
+    match entry:
+        case "heads.json:offsets":
+            return json.dumps({**json.loads(old), "offsets": {}}).encode()
+        case "heads.json:columns":
+            return json.dumps({**json.loads(old), "forest_columns": [10**6]}).encode()
+        case "schema.json:list":
+            return b"[]"
+        case _:
+            return b"" if entry.endswith(":empty") else b"PK\x03\x04 not a zip"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "heads.json:offsets",
+        "heads.json:columns",
+        "schema.json:list",
+        "tool.npz:empty",
+        "tool.npz:bad",
+    ],
+)
+def test_parts_that_do_not_fit_are_seen_at_load_and_not_at_every_stage(
+    saved: tuple[Path, str], tmp_path: Path, change: str
+) -> None:
+    entry = change.split(":")[0]
+    with zipfile.ZipFile(saved[0]) as archive:
+        manifest, old = json.loads(archive.read("manifest.json")), archive.read(entry)
+    new = _changed(change, old)
+    manifest["sha256"][entry] = hashlib.sha256(new).hexdigest()
+    bad = tmp_path / "bad.mpred"
+    rewrite(saved[0], bad, {entry: new, "manifest.json": json.dumps(manifest).encode()})
+    with pytest.raises(SchemaMismatch):
+        load_artifact(bad)
+
+
 def test_pickled_arrays_are_never_opened(saved: tuple[Path, str], tmp_path: Path) -> None:
-    import hashlib
     import io
 
     buffer = io.BytesIO()

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import msgspec
+import numpy as np
 
 from maestroctl.domain.ids import JobId, ModelName, StageId
 from maestroctl.domain.stage import PromptTokens, StageDescriptor, StageText
@@ -14,6 +15,7 @@ from maestroctl.predict.model import PredictorModel
 from maestroctl.predict.own_history import own_history
 from maestroctl.predict.refit import refit_from_history
 from maestroctl.predict.stage_input import StageInput, build_stage_input
+from maestroctl.predict.stage_table import make_table
 from maestroctl.predict.train import TrainConfig
 from maestroctl.store.rows import ObservationRow
 
@@ -99,6 +101,17 @@ def test_a_cut_stage_has_no_label() -> None:
     found = own_history([_row(stage, 2.0, 9, censored=True)], {stage.stage_id: 1.0}, ["job"])
     assert found.jobs[0].stages[0].output_tokens is None
     assert found.jobs[0].stages[0].tool_called is None
+
+
+def test_a_job_that_was_cut_says_how_long_its_stages_are_and_not_how_long_jobs() -> None:
+    stages = [_stage(name, at) for name in ("whole", "cut") for at in range(2)]
+    rows = [_row(stage, 2.0 + stage.position, 7) for stage in stages]
+    arrived = {stage.stage_id: 1.0 + stage.position for stage in stages}
+    found = own_history(rows, arrived, ["whole", "cut"], {"cut"})
+    assert [job.is_complete for job in found.jobs] == [job.job == "whole" for job in found.jobs]
+    table = make_table(found.jobs)
+    assert not np.isnan(table.tokens).any()
+    assert int(np.isnan(table.remaining).sum()) == 2
 
 
 def test_jobs_are_ordered_by_their_end_and_open_ones_left_out() -> None:

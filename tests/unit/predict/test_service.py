@@ -14,8 +14,16 @@ from pathlib import Path
 import pytest
 
 from maestroctl.errors import PredictorError
+from maestroctl.predict import service_process
 from maestroctl.predict.artifact import save_artifact
-from maestroctl.predict.client import BUDGET_S, TRIP_AFTER, PredictorClient, swap_local
+from maestroctl.predict.client import (
+    BUDGET_S,
+    SILENT_TRIPS,
+    TRIP_AFTER,
+    PredictorClient,
+    is_hung,
+    swap_local,
+)
 from maestroctl.predict.model import PredictorModel
 from maestroctl.predict.raw_prediction import CandidateFigures, RawPrediction
 from maestroctl.predict.service import MAX_BATCH, PredictorService
@@ -218,6 +226,71 @@ async def test_a_bad_request_does_not_stop_the_service() -> None:
         writer.write(pack_frame({"id": 8, "stage": STAGE.to_json()}))
         assert (await read_frame(reader))["id"] == 8
         writer.close()
+
+
+async def test_one_stage_that_a_model_cannot_take_ends_no_other() -> None:
+    class Picky(Echo):
+        def predict(self, stages: Sequence[StageInput]) -> list[RawPrediction]:
+            if any(stage.position == 3 for stage in stages):
+                raise IndexError("not that one")
+            return super().predict(stages)
+
+    async with serving(PredictorService({"model": Picky()})) as socket:
+        client = PredictorClient(socket, budget_s=10.0)
+        stages = [StageInput(candidates=("m",), position=k) for k in range(8)]
+        said = await asyncio.gather(*(client.predict(stage) for stage in stages))
+        await client.close()
+    assert [bool(answer) for answer in said] == [k != 3 for k in range(8)]
+
+
+async def test_a_hung_process_is_told_from_a_slow_and_a_dead_one(tmp_path: Path) -> None:
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with peer(hang) as socket:
+        assert await is_hung(socket, 0.1)
+    async with serving(PredictorService({"model": Echo()})) as socket:
+        assert not await is_hung(socket)
+    assert not await is_hung(tmp_path / "nobody")
+
+
+async def test_silence_is_reported_now_and_then() -> None:
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    reports: list[int] = []
+    async with peer(hang) as socket:
+        client = PredictorClient(
+            socket, budget_s=0.001, on_silence=lambda: reports.append(client.counters.late)
+        )
+        # The pauses between trips are skipped: what counts is how many there were.
+        while len(reports) < 2:
+            client._closed_until_s = 0.0
+            assert await client.predict(STAGE) == {}
+        await client.close()
+    assert reports == [TRIP_AFTER + SILENT_TRIPS - 1, TRIP_AFTER + 2 * SILENT_TRIPS - 1]
+
+
+async def test_a_start_that_fails_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_process, "_RESTART_PAUSES_S", (0.0,))
+    process = ServiceProcess(tmp_path / "s", tmp_path / "no-artifact")
+    await process.start()
+    launch, tries = process._launch, []
+
+    async def starved() -> None:
+        tries.append(1)
+        if len(tries) <= 3:
+            raise BlockingIOError("no process to be had")
+        await launch()
+
+    monkeypatch.setattr(process, "_launch", starved)
+    await until(lambda: process.restarts >= 1, 30.0)
+    assert len(tries) >= 4
+    await process.stop()
 
 
 async def test_a_killed_process_comes_back_and_ends_with_its_owner(

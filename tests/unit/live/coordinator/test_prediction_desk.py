@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from maestroctl.domain.ids import JobId, ModelName, NodeName, StageId
 from maestroctl.domain.outcome import Outcome, Usage
 from maestroctl.domain.stage import PromptTokens, ServiceClass, StageDescriptor, StageText
+from maestroctl.live.coordinator import online_store
 from maestroctl.live.coordinator.online_store import OnlineKeeper, load_online
 from maestroctl.live.coordinator.prediction_desk import IDLE_S, PredictionDesk
+from maestroctl.predict import group_table
 from maestroctl.predict.raw_prediction import CandidateFigures, RawPrediction
 from maestroctl.predict.recalibration import OnlineState
 from maestroctl.predict.stage_input import StageInput
@@ -183,6 +186,27 @@ def test_totals_are_learned_when_the_job_is_over_or_has_been_idle() -> None:
     assert len(totals(desk)) == 3
 
 
+async def test_rows_of_forgotten_groups_are_deleted_while_serve_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_table, "MAX_GROUPS", 20)
+    monkeypatch.setattr(online_store, "_MAX_EMPTY_ROWS", 30)
+    desk = make_desk()
+    with Store.open(f"sqlite:///{tmp_path}/state.db") as store:
+        journal = Journal(store)
+        keeper = OnlineKeeper(desk, journal, store)
+        for number in range(200):
+            name = f"{number:03}"
+            desk.begin(replace(stage(name), workflow=f"w{number}"), StageText())
+            send(desk, name)
+            end(desk, name, 20, Outcome.FINISHED)
+            await keeper.save()
+        await journal.flush()
+        assert len(store.metas("online/")) <= 20 + 30 + 10
+        await keeper.close()
+        await journal.close()
+
+
 async def test_figures_survive_in_the_store_and_forgotten_ones_stay_forgotten(
     tmp_path: Path,
 ) -> None:
@@ -193,7 +217,7 @@ async def test_figures_survive_in_the_store_and_forgotten_ones_stay_forgotten(
         run_stage(desk, f"s{number}", 20)
     with Store.open(url) as store:
         journal = Journal(store)
-        keeper = OnlineKeeper(desk, journal)
+        keeper = OnlineKeeper(desk, journal, store)
         await keeper.save()
         await journal.flush()
         again = load_online(store, notes.append)
