@@ -122,8 +122,6 @@ def run() -> None:
     """Run the command line; every error becomes one paragraph and an exit code."""
     try:
         app()
-    except KeyboardInterrupt as exc:
-        sys.exit(exit_code_of(exc))
     except Exception as exc:
         context.terminal.error(exc)
         sys.exit(exit_code_of(exc))

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from maestroctl.cli.context import terminal
 from maestroctl.cli.render import table, titled
@@ -101,7 +102,9 @@ def show_diff(first: str, second: str, *, as_json: bool) -> None:
             [{"figure": k, "a": left, "b": right, "change": c} for k, left, right, c, _ in rows]
         )
         return
-    made = table("FIGURE", (first, "right"), (second, "right"), ("CHANGE", "right"))
+    # Names may be paths; as headings they would leave no room for the figures.
+    terminal.out.print(Text(f"A: {first}\nB: {second}"))
+    made = table("FIGURE", ("A", "right"), ("B", "right"), ("CHANGE", "right"))
     for key, left, right, change, unit in rows:
         shown = "–" if change is None else "same" if abs(change) < _SAME else f"{change:+.1%}"
         made.add_row(key, _show(left, unit), _show(right, unit), shown)
@@ -110,7 +113,8 @@ def show_diff(first: str, second: str, *, as_json: bool) -> None:
 
 def print_record(record: ProfileRecord) -> None:
     """Tables for people."""
-    title = f"{record.costs.model} on {record.device} ({record.costs.origin} {record.made_at[:10]})"
+    origin = f"{record.costs.origin} {record.made_at[:10]}".rstrip()
+    title = f"{record.costs.model} on {record.device} ({origin})"
     made = table("FIGURE", ("VALUE", "right"))
     for key, (value, unit) in figures(record).items():
         made.add_row(key, _show(value, unit))
