@@ -178,15 +178,15 @@ class World:
         Raises:
             InvariantViolation: nothing is left to happen and some job is not over.
         """
-        coordinator = self.coordinator
-        coordinator.schedule(sorted(plans, key=lambda plan: (plan.arrival_s, plan.job_id)))
+        runner = self.coordinator.runner
+        runner.schedule(sorted(plans, key=lambda plan: (plan.arrival_s, plan.job_id)))
         try:
             self.loop.run(limit_s)
         finally:
             for log in self._logs:
                 log.close()
-        if coordinator.num_open and self.loop.now_s < limit_s and limit_s == float("inf"):
-            raise InvariantViolation(f"{coordinator.num_open} jobs wait for ever")
+        if runner.num_open and self.loop.now_s < limit_s and limit_s == float("inf"):
+            raise InvariantViolation(f"{runner.num_open} jobs wait for ever")
         busy: dict[str, float] = {}
         transitions: dict[str, int] = {}
         num_preempted = 0
@@ -196,8 +196,8 @@ class World:
             for kind, count in node.num_transitions.items():
                 transitions[kind] = transitions.get(kind, 0) + count
         return SimResult(
-            coordinator.stages,
-            coordinator.jobs,
+            self.coordinator.stages,
+            runner.ended,
             self.loop.now_s,
             self.loop.num_events,
             busy,
