@@ -37,6 +37,7 @@ class EngineSnapshot:
     Attributes:
         slots: stages it takes at once (section 3, Slots), waiters included.
         num_running: stages forwarded to the engine; `num_waiting`: held by the node for it.
+        devices: where it runs, or ran last; empty for one that never ran or is not the node's.
         ready_in_s: predicted seconds until it can serve; 0 while awake.
         kv_booked_bytes: sequence bookings inside `kv_limit_bytes`.
         failure: last error, with the last log lines, when FAILED or in back-off.
@@ -58,6 +59,7 @@ class EngineSnapshot:
     idle_since_s: float | None = None
     pinned: bool = False
     failure: str | None = None
+    devices: tuple[DeviceName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,9 @@ CUDA_C1_S = 20e-6
 CUDA_WEIGHT_BYTES_PER_PREFILL_S = 156e12  # 2 FLOP per parameter of 2 bytes at half of 312 TFLOP/s
 CUDA_GAMMA = 1.9  # two engines time-share the card: a little better than half each
 
-UNKNOWN_COST = IterationCost(c0_s=0.03, c1_s=0.0, c2_s=0.0, cp_s=0.0)
-"""Of a server nobody has measured, until observations say better: an ordinary 30 ms per token."""
+UNKNOWN_COST = IterationCost(c0_s=0.029, c1_s=0.001, c2_s=0.0, cp_s=0.0)
+"""Of a server nobody has measured, until observations say better: an ordinary 30 ms per token. Its
+batch is not free, or the choice would fill the first of two such servers before the other."""
 
 
 def estimate_profile(

@@ -1,8 +1,8 @@
 """How long an engine works on a stage (Maestro Eqs 1 and 2).
 
-One iteration of an engine lasts (c0 + c1 b + c2 sum(context) + cp prefill_tokens) gamma seconds.
-The equations of the paper use two numbers of it: t_pre(P), the prefill of P tokens, and t_dec, a
-decoding step at a reference batch.
+One iteration of an engine lasts c0 + c1 b + c2 sum(context) + cp prefill_tokens seconds, and
+`estimate_slowdown` times as long beside other engines that work. The equations of the paper use two
+numbers of it: t_pre(P), the prefill of P tokens, and t_dec, a decoding step at a reference batch.
 """
 
 from __future__ import annotations
@@ -15,25 +15,31 @@ def estimate_iteration_s(
     num_decoding: int,
     context_tokens: int = 0,
     prefill_tokens: int = 0,
-    *,
-    shared: bool = False,
 ) -> float:
     """Seconds of one engine iteration.
 
     Args:
-        cost: c0, c1, c2, cp and gamma of the model on its device.
+        cost: c0, c1, c2 and cp of the model on its device.
         num_decoding: b, sequences that decode one token each.
         context_tokens: tokens in KV of all of them together.
         prefill_tokens: prompt tokens processed in the same iteration.
-        shared: another engine of the device runs iterations at the same time.
     """
-    seconds = (
+    return (
         cost.c0_s
         + cost.c1_s * num_decoding
         + cost.c2_s * context_tokens
         + cost.cp_s * prefill_tokens
     )
-    return seconds * cost.gamma if shared else seconds
+
+
+def estimate_slowdown(cost: IterationCost, neighbours: int) -> float:
+    """1 + (gamma - 1) neighbours: how much longer iterations last beside other engines.
+
+    Args:
+        cost: gamma of the model on its device, which is what one neighbour costs.
+        neighbours: other engines of the device that run iterations at the same time.
+    """
+    return 1.0 + (cost.gamma - 1.0) * neighbours
 
 
 def estimate_prefill_s(profile: ModelProfile, prompt_tokens: int, cached_tokens: int = 0) -> float:
@@ -48,11 +54,9 @@ def estimate_prefill_s(profile: ModelProfile, prompt_tokens: int, cached_tokens:
     return estimate_iteration_s(profile.iteration, 0, 0, todo)
 
 
-def estimate_decode_s(
-    profile: ModelProfile, batch: int = 1, context_tokens: int = 0, *, shared: bool = False
-) -> float:
+def estimate_decode_s(profile: ModelProfile, batch: int = 1, context_tokens: int = 0) -> float:
     """t_dec(M): seconds per output token of one sequence in a batch of `batch`."""
-    return estimate_iteration_s(profile.iteration, batch, context_tokens, shared=shared)
+    return estimate_iteration_s(profile.iteration, batch, context_tokens)
 
 
 def estimate_execution_s(

@@ -23,8 +23,6 @@ from maestroctl.predict.stage_input import StageInput
 
 _ONE = 1.0
 _FALLBACK_P_TOOL = 0.5
-NEUTRAL = 0.5
-"""Confidence in models that the router knows nothing of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ def annotate(
             for model, figures in told.items()
             if figures.is_total_known
         },
-        confidence=_confidence(stage, said),
+        confidence=_confidence(said),
         rank_score=q50,
         source=_source(told),
     )
@@ -118,18 +116,10 @@ def _certain_p_tool(stage: StageInput, p_tool: float) -> float:
     return p_tool if stage.tool_choice in ("auto", "") else _ONE
 
 
-def _confidence(stage: StageInput, said: Mapping[str, RawPrediction]) -> dict[ModelName, float]:
-    """A value for every candidate once the router spoke of one of them.
-
-    A model without a head gets the mean of the others: neither sought nor shunned. When no
-    candidate has a head all get `NEUTRAL`, so that only speed and length decide.
-    """
+def _confidence(said: Mapping[str, RawPrediction]) -> dict[ModelName, float]:
+    """What the router said; what to think of models it does not know is up to the choice."""
     raw = said.get("model")
-    if raw is None or len(stage.candidates) < 2:
-        return {}
-    known = raw.confidence
-    neutral = sum(known.values()) / len(known) if known else NEUTRAL
-    return {ModelName(model): known.get(model, neutral) for model in stage.candidates}
+    return {} if raw is None else {ModelName(m): q for m, q in raw.confidence.items()}
 
 
 def _source(told: Mapping[str, Calibrated]) -> str:

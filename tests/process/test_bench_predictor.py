@@ -27,6 +27,8 @@ async def test_the_predictor_benchmark_measures_both_ways_of_asking(tmp_path: Pa
     assert (kinds["idle"]["waited"], kinds["idle"]["went_on"]) == (0, 12)
     assert (kinds["choice"]["waited"], kinds["choice"]["went_on"]) == (12, 0)
     assert kinds["choice4"]["waited"] == 12
+    for kind in ("choice", "choice4"):
+        assert kinds[kind]["served"]["with"] == kinds[kind]["served"]["without"]
     assert kinds["queue"]["waited"] > 0
     assert kinds["queue"]["waited"] + kinds["queue"]["went_on"] == 12
     assert kinds["idle"]["share_of_latency"] == 0 < kinds["idle"]["beside_share"]

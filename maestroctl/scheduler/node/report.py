@@ -71,6 +71,7 @@ def _describe_engine(engine: EngineState, now_s: float) -> EngineSnapshot:
         idle_since_s=engine.idle_since_s,
         pinned=engine.pinned,
         failure=engine.failure if troubled else None,
+        devices=engine.devices,
     )
 
 

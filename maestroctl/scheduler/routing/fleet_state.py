@@ -112,6 +112,7 @@ class FleetState:
         place.last_seq = seq
         node = place.node
         node.in_flight += 1
+        node.busy[place.model] = place
         node.unapplied[seq] = (place.model, tokens)
         if place.in_flight == 1 and place.takes_memory:
             self._weigh(node)
@@ -133,6 +134,8 @@ class FleetState:
         node = place.node
         node.in_flight -= 1
         node.unapplied.pop(seq, None)
+        if not place.in_flight:
+            node.busy.pop(place.model, None)
         if not place.offered and not place.in_flight:
             self._forget(place)
         elif not place.in_flight and place.takes_memory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from maestroctl.domain.engine import EngineStatus
-from maestroctl.domain.ids import HOST_DEVICE, ModelName, NodeName
+from maestroctl.domain.ids import HOST_DEVICE, DeviceName, ModelName, NodeName
 from maestroctl.domain.llm import ModelProfile
 from maestroctl.domain.snapshot import EngineSnapshot, NodeSnapshot
 from maestroctl.domain.stage import ServiceClass
@@ -21,6 +21,7 @@ class Place:
 
     Attributes:
         profile: None for an engine that somebody else runs.
+        devices: where its engines run, or would; empty where that is open or not the node's.
         slots: stages it takes at once; `reserved` of them are closed to batch stages.
         capacity: of the slots, those that are served at once; the others wait at the engine.
         num_batch: batch stages of ours there.
@@ -44,6 +45,7 @@ class Place:
     __slots__ = (
         "blocked_until_s",
         "capacity",
+        "devices",
         "disruption_s",
         "ends",
         "engines",
@@ -74,6 +76,7 @@ class Place:
         self.profile: ModelProfile | None = None
         self.failure: str | None = None
         self.engines: tuple[EngineSnapshot, ...] = ()
+        self.devices: frozenset[DeviceName] = frozenset()
         self.slots = 0
         self.capacity = 0
         self.reserved = 0
@@ -118,6 +121,19 @@ class Place:
         """A first stage there has the node find memory for an engine."""
         return self.readiness == 0.0 and self.profile is not None
 
+    def count_neighbours(self) -> int:
+        """Other models with stages of ours on the same device, so that engines take turns there.
+
+        A model that could start on any of several devices is taken to find the quietest.
+        """
+        others = [place for place in self.node.busy.values() if place is not self]
+        if not others:
+            return 0
+        if self.devices:
+            return sum(not self.devices.isdisjoint(place.devices) for place in others)
+        known = self.node.compute_devices()
+        return min((sum(d in place.devices for place in others) for d in known), default=0)
+
     def predict_free_s(self, extra: int = 0) -> float | None:
         """When a stage sent there with `extra` others before it would begin; None = at once.
 
@@ -149,11 +165,12 @@ class NodeState:
         received_s: when its last snapshot came, in the core's time.
         rtt_s: round trip as declared for its cluster, else as measured.
         is_usable: it takes new stages (not draining, not taken over by a newer coordinator).
-        in_flight: stages of ours on it.
+        in_flight: stages of ours on it; `busy` are the places that have them.
         unapplied: commands that its last snapshot does not contain: seq -> (model, tokens).
     """
 
     __slots__ = (
+        "busy",
         "in_flight",
         "is_usable",
         "name",
@@ -172,7 +189,12 @@ class NodeState:
         self.is_usable = True
         self.in_flight = 0
         self.places: dict[ModelName, Place] = {}
+        self.busy: dict[ModelName, Place] = {}
         self.unapplied: dict[int, tuple[ModelName, int]] = {}
+
+    def compute_devices(self) -> list[DeviceName]:
+        """Where engines run."""
+        return [d.device for d in self.snapshot.devices if d.device != HOST_DEVICE]
 
     def weigh_memory(self) -> None:
         """Bring `disruption_s` and `tightness` of every place up to date.
@@ -203,6 +225,7 @@ def describe_place(place: Place, engines: tuple[EngineSnapshot, ...]) -> None:
     place.engines = engines
     place.failure = None
     place.kv_limit_bytes = sum(engine.kv_limit_bytes for engine in engines)
+    place.devices = _find_devices(place)
     if not engines:
         assert place.profile is not None
         place.slots = assumed_slots(place.profile)
@@ -220,6 +243,13 @@ def describe_place(place: Place, engines: tuple[EngineSnapshot, ...]) -> None:
     else:
         place.readiness = 0.5 if any(engine.status in COMING for engine in engines) else 0.0
     place.ready_in_s = min(engine.ready_in_s for engine in engines)
+
+
+def _find_devices(place: Place) -> frozenset[DeviceName]:
+    found = frozenset(device for engine in place.engines for device in engine.devices)
+    known = place.node.compute_devices()
+    is_ours = place.profile is not None and place.profile.awake_bytes > 0
+    return found if found or not is_ours or len(known) > 1 else frozenset(known)
 
 
 def assumed_slots(profile: ModelProfile) -> int:

@@ -7,14 +7,17 @@ ten points of confidence that it gains, so under load the strong model goes to t
 most per second of its time:
 
     best  = argmax of q[m] - (p[m] - p[fast]) / (10 tau S)   over m with q[m] >= q[fast] + delta_s
-    fast  = argmin C; ties by confidence
+    fast  = argmin C; ties by confidence, then by load
     C[m]  = T_ready + wait + (1 + r) s
     p[m]  = T_ready + (1 + r / 10) s
-    s     = t_pre(P) Y / L + Y d
+    s     = (t_pre(P) Y / L + Y d) g
 
     s     seconds of an engine's slot: d per token at the batch that the job would find, since its
           tokens come one after the other, and the prompts of all its stages, as many as Y is
           times this stage's output L
+    g     slow-down beside the other models that work on the same device. It keeps a job from an
+          idle engine where joining the batch of a busy one is quicker for everybody, and lets it
+          go there where the device really serves both at once
     r     rounds: stages beyond the model's slots, per slot; each is delayed by s / slots
     wait  Pi d / slots, the part of it that is beyond the slots
     S     typical service: moving mean of the least p
@@ -24,6 +27,9 @@ The queue of the moment decides which model is the fastest (C), but hardly what 
 then the short answers, which cost it little and come out right, are turned away until it has
 drained. A price that hardly moves lets the same kind of job through all the time. The tenth of the
 queue that is in it sheds load in the end: ten rounds double it. Decision 20 has the measurement.
+
+Where no confidence is known and the order of the group stands in for it, the gain is the same for
+every job: there is no kind of job to let through, and p = C.
 
 The limits are the paper's: tau -> 0 the fastest, tau -> infinity the most confident, delta_s ->
 infinity never upgrades.
@@ -39,11 +45,11 @@ from maestroctl.domain.ids import ModelName
 from maestroctl.domain.llm import ModelProfile
 from maestroctl.domain.policy import PolicySpec
 from maestroctl.domain.records import Candidate
-from maestroctl.estimate.service_time import estimate_decode_s
+from maestroctl.estimate.service_time import estimate_decode_s, estimate_slowdown
 from maestroctl.scheduler.coordinator_state import StageState
 from maestroctl.scheduler.ordering.costs import UNKNOWN_PROMPT_S, UNKNOWN_TOKEN_S
 from maestroctl.scheduler.routing.assigned_choice import AssignedChoice
-from maestroctl.scheduler.routing.fleet_state import FleetState
+from maestroctl.scheduler.routing.fleet_state import FleetState, Place
 from maestroctl.scheduler.routing.load_balancer import confidences, job_tokens
 from maestroctl.scheduler.routing.model_choice import ModelDecision
 
@@ -62,6 +68,7 @@ class Offer(NamedTuple):
         confidence: q. `in_flight_tokens`: Pi. `job_tokens`: Y-hat.
         cost_s: C, what the job would take now and what it adds to others.
         price_s: p, what it takes of the model's engines.
+        load: stages per slot, waiting ones included.
     """
 
     model: ModelName
@@ -70,6 +77,7 @@ class Offer(NamedTuple):
     job_tokens: float
     cost_s: float
     price_s: float
+    load: float = 0.0
 
 
 def choose_offer(
@@ -80,7 +88,7 @@ def choose_offer(
     Args:
         slack: tau. `margin`: delta_s. `typical_s`: S.
     """
-    fast = min(offers, key=lambda offer: (offer.cost_s, -offer.confidence))
+    fast = min(offers, key=lambda offer: (offer.cost_s, -offer.confidence, offer.load))
     allowed_s = slack * typical_s / STEP_OF_CONFIDENCE
     best, best_gain = fast, 0.0
     for offer in offers:
@@ -121,6 +129,8 @@ class PricedChoice(AssignedChoice):
         quality = dict(zip(wanted, confidences(wanted, stage.prediction), strict=True))
         offers = [self._offer(model, quality[model], stage, fleet) for model in startable]
         typical_s = self._typical(min(offer.price_s for offer in offers))
+        if stage.prediction.confidence.keys().isdisjoint(wanted):
+            offers = [offer._replace(price_s=offer.cost_s) for offer in offers]
         best, fast = choose_offer(offers, self._slack, self._margin, typical_s)
         if best is fast:
             reason = "the fastest; no other is worth what it costs"
@@ -145,14 +155,15 @@ class PricedChoice(AssignedChoice):
         num_live = self.monitor.num_live(model)
         num_waiting = max(0, num_live - site.slots)
         rounds = num_waiting / site.slots
-        token_s = _token_s(site, num_live)
+        token_s = site.slowdown * _token_s(site, num_live)
         tokens = job_tokens(model, stage.prediction)
         in_flight = self.monitor.in_flight(model)
-        service_s = _prefill_s(site, stage, tokens) + tokens * token_s
+        service_s = site.slowdown * _prefill_s(site, stage, tokens) + tokens * token_s
         wait_s = in_flight * token_s / site.slots * num_waiting / num_live if num_waiting else 0.0
         cost_s = site.ready_s + wait_s + (1.0 + rounds) * service_s
         price_s = site.ready_s + (1.0 + QUEUE_WEIGHT * rounds) * service_s
-        return Offer(model, confidence, in_flight, tokens, cost_s, price_s)
+        load = num_live / site.slots
+        return Offer(model, confidence, in_flight, tokens, cost_s, price_s, load)
 
     def _why_not(self, offer: Offer, fast: Offer) -> str:
         if offer is fast:
@@ -163,30 +174,42 @@ class PricedChoice(AssignedChoice):
 
 
 class _Site(NamedTuple):
-    """Everything that serves a model: engines, slots, seconds until one is ready, the fastest."""
+    """Everything that serves a model.
+
+    Attributes:
+        ready_s: until the readiest place can serve. `slowdown`: there, beside its neighbours.
+        profile: of the fastest place.
+    """
 
     engines: int
     slots: int
     ready_s: float
+    slowdown: float
     profile: ModelProfile | None
 
 
 def _survey(model: ModelName, stage: StageState, fleet: FleetState) -> _Site:
-    """One pass over the places of a model; at least one can be started."""
-    engines, slots, ready_s = 0, 0, math.inf
-    profile: ModelProfile | None = None
-    for place in fleet.usable((model,), stage.excluded):
-        if place.failure is not None:
-            continue
-        engines += len(place.engines) or 1
-        slots += place.slots
-        at_s = place.ready_in_s + place.node.rtt_s
-        if at_s < ready_s:
-            ready_s = at_s
-        own = place.profile
-        if own is not None and (profile is None or own.decode_s < profile.decode_s):
-            profile = own
-    return _Site(engines, max(1, slots), ready_s, profile)
+    """What the places of a model come to; at least one can be started."""
+    places = [p for p in fleet.usable((model,), stage.excluded) if p.failure is None]
+    profiles = [p.profile for p in places if p.profile is not None]
+    return _Site(
+        engines=sum(len(p.engines) or 1 for p in places),
+        slots=max(1, sum(p.slots for p in places)),
+        ready_s=min(p.ready_in_s + p.node.rtt_s for p in places),
+        slowdown=_slowdown(places),
+        profile=min(profiles, key=lambda profile: profile.decode_s, default=None),
+    )
+
+
+def _slowdown(places: Sequence[Place]) -> float:
+    """The least of the places that are ready first."""
+    least_s = min(p.ready_in_s for p in places)
+    least = math.inf
+    for place in places:
+        if place.ready_in_s == least_s and least > 1.0:
+            cost = None if place.profile is None else place.profile.iteration
+            least = min(least, estimate_slowdown(cost, place.count_neighbours()) if cost else 1.0)
+    return least
 
 
 def _token_s(site: _Site, num_live: int) -> float:

@@ -24,6 +24,7 @@ import asyncio
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -69,10 +70,13 @@ async def _play(side: Served, kind: str, number: int, requests: int) -> Measured
     waiting = iter(make_requests(kind, number, requests))
     before = await side.asked()
     seconds: list[float] = []
+    served: Counter[str] = Counter()
 
     async def client() -> None:
         while request := next(waiting, None):
-            seconds.append(await side.call(KINDS[kind].model, request))
+            model, took_s = await side.call(KINDS[kind].model, request)
+            seconds.append(took_s)
+            served[model] += 1
 
     tasks = [asyncio.create_task(client()) for _ in range(KINDS[kind].clients)]
     try:
@@ -81,7 +85,7 @@ async def _play(side: Served, kind: str, number: int, requests: int) -> Measured
         for task in tasks:
             task.cancel()
     asked = (await side.asked()).less(before)
-    return Measured.Block(kind, side.enabled, number, tuple(seconds), asked)
+    return Measured.Block(kind, side.enabled, number, tuple(seconds), asked, served)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -6,7 +6,7 @@ import json
 import random
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,13 +92,14 @@ class Measured:
 
     @dataclass(frozen=True, slots=True)
     class Block:
-        """One kind on one side in one round."""
+        """One kind on one side in one round; `served` counts requests by model."""
 
         kind: str
         enabled: bool
         round_number: int
         seconds: tuple[float, ...]
         asked: Asked
+        served: Mapping[str, int] = field(default_factory=dict)
 
     requests: int
     rounds: int
@@ -125,8 +126,8 @@ class Served:
     session: aiohttp.ClientSession
     enabled: bool
 
-    async def call(self, model: str, request: Request) -> float:
-        """Seconds from sending a request to the end of its answer.
+    async def call(self, model: str, request: Request) -> tuple[str, float]:
+        """The model that answered a request, and seconds from sending it to the answer's end.
 
         Raises:
             BenchError: it failed.
@@ -143,7 +144,7 @@ class Served:
             text = await answer.text()
         if answer.status != 200:
             raise BenchError(f"a request to {model} was answered {answer.status}: {text[:500]}")
-        return perf_counter() - began_s
+        return answer.headers["X-Maestro-Model"], perf_counter() - began_s
 
     async def predictor_status(self) -> dict[str, Any]:
         """``service`` of the status."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from maestroctl.testing.bench.predictor_load import KINDS, Measured
@@ -25,6 +26,14 @@ def added_s(seen: Measured, kind: str) -> list[float]:
     return [
         sum(on.seconds) / len(on.seconds) - sum(off.seconds) / len(off.seconds) for on, off in pairs
     ]
+
+
+def served(seen: Measured, kind: str, *, enabled: bool) -> dict[str, int]:
+    """Requests by the model that answered, over all rounds."""
+    total: Counter[str] = Counter()
+    for block in seen.of(kind, enabled=enabled):
+        total.update(block.served)
+    return dict(sorted(total.items()))
 
 
 def make_figures(seen: Measured) -> dict[str, Any]:
@@ -55,6 +64,10 @@ def _kind_figures(seen: Measured, kind: str) -> dict[str, Any]:
             "with": median([s for block in blocks for s in block.seconds]),
             "without": median(without),
         },
+        "served": {
+            "with": served(seen, kind, enabled=True),
+            "without": served(seen, kind, enabled=False),
+        },
         "added_s": added.as_dict(),
         "added_share": added.median / mean_s,
     }
@@ -79,9 +92,14 @@ def _kind_section(seen: Measured, kind: str) -> Section:
     rows = (
         Row("share of latency", f"{share:.2%}", target, met),
         Row("asked", f"{figures['waited']} waited, {figures['went_on']} went on"),
+        Row("served by", " against ".join(map(_by_model, figures["served"].values()))),
         Row("with less without", f"{added:.3f} s, {figures['added_share']:.1%} of the mean"),
     )
     return Section(kind, rows)
+
+
+def _by_model(counts: Mapping[str, int]) -> str:
+    return " + ".join(f"{count} {model}" for model, count in counts.items()) or "-"
 
 
 def make_notes() -> list[str]:

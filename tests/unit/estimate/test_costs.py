@@ -24,6 +24,7 @@ from maestroctl.estimate.service_time import (
     estimate_execution_s,
     estimate_iteration_s,
     estimate_prefill_s,
+    estimate_slowdown,
 )
 from maestroctl.estimate.transfer import estimate_transfer_s
 from maestroctl.testing.builders import make_node_profile
@@ -34,10 +35,12 @@ COST = IterationCost(c0_s=0.040, c1_s=0.002, c2_s=1e-6, cp_s=0.002, gamma=1.5)
 PROFILE = make_node_profile("a", iteration=COST)
 
 
-def test_iteration_adds_its_terms_and_gamma_stretches_it():
-    alone = estimate_iteration_s(COST, 4, 1000, 256)
-    assert alone == pytest.approx(0.040 + 0.008 + 0.001 + 0.512)
-    assert estimate_iteration_s(COST, 4, 1000, 256, shared=True) == pytest.approx(1.5 * alone)
+def test_iteration_adds_its_terms():
+    assert estimate_iteration_s(COST, 4, 1000, 256) == pytest.approx(0.040 + 0.008 + 0.001 + 0.512)
+
+
+def test_every_neighbour_stretches_iterations_by_what_gamma_is_above_one():
+    assert [estimate_slowdown(COST, neighbours) for neighbours in (0, 1, 3)] == [1.0, 1.5, 2.5]
 
 
 def test_execution_is_prefill_plus_decode_times_length():

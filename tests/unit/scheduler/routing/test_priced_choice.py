@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
@@ -116,8 +117,9 @@ def test_ten_points_of_confidence_are_worth_tau_typical_services() -> None:
 def a_stage(tokens: float, name: str = "s1") -> StageState:
     stage = make_stage(name, models=["small", "large"])
     job = JobState(JobId(f"j-{name}"), "", ServiceClass.BATCH, 0.0, None)
-    totals = {ModelName(model): tokens for model in ("small", "large")}
-    return StageState(stage, Prediction(1.0, 2.0, total_tokens=totals), job, 0.0)
+    totals = dict.fromkeys(stage.candidates, tokens)
+    known = dict.fromkeys(stage.candidates, 0.5)
+    return StageState(stage, Prediction(1.0, 2.0, 0.0, totals, known), job, 0.0)
 
 
 def a_fleet(slots: int = 2, ready_in_s: float = 0.0) -> FleetState:
@@ -172,6 +174,15 @@ def test_a_queue_counts_a_tenth_in_the_price() -> None:
     terms = weigh(choice, stage, fleet)
     own_s = 100 * estimate_decode_s(make_profile("small"), 4) + prompts_s(stage, 100)
     assert terms["price_s"] == pytest.approx(0.25 + own_s * (1 + 4 / 2 / 10))
+
+
+def test_where_the_order_stands_in_for_confidences_all_of_the_queue_counts() -> None:
+    choice, fleet, stage = PricedChoice(limited()), a_fleet(slots=2), a_stage(100.0)
+    stage.prediction = replace(stage.prediction, confidence={})
+    queue_up(choice, 8)
+    assert choice.pick(stage, stage.stage.candidates, fleet).models == ("large",)
+    terms = weigh(choice, stage, fleet)
+    assert terms["price_s"] == terms["cost_s"]
 
 
 def test_the_longer_the_queue_the_dearer_the_model() -> None:
