@@ -32,14 +32,14 @@ def estimate_iteration_s(
     )
 
 
-def estimate_slowdown(cost: IterationCost, neighbours: int) -> float:
+def estimate_slowdown(gamma: float, neighbours: int) -> float:
     """1 + (gamma - 1) neighbours: how much longer iterations last beside other engines.
 
     Args:
-        cost: gamma of the model on its device, which is what one neighbour costs.
+        gamma: of the model on its device: the factor beside one neighbour.
         neighbours: other engines of the device that run iterations at the same time.
     """
-    return 1.0 + (cost.gamma - 1.0) * neighbours
+    return 1.0 + (gamma - 1.0) * neighbours
 
 
 def estimate_prefill_s(profile: ModelProfile, prompt_tokens: int, cached_tokens: int = 0) -> float:

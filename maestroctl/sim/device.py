@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from maestroctl.estimate.service_time import estimate_slowdown
+
 if TYPE_CHECKING:
     from maestroctl.sim.engine_model import EngineModel
 
@@ -27,7 +29,7 @@ class Device:
         Args:
             gamma: factor of two busy engines.
         """
-        return 1.0 + (gamma - 1.0) * (self._num_busy - 1)
+        return estimate_slowdown(gamma, self._num_busy - 1)
 
     def flip(self, engine: EngineModel, is_busy: bool) -> None:
         """`engine` begins or ceases to run iterations: the others get slower or faster."""

@@ -207,8 +207,8 @@ def _slowdown(places: Sequence[Place]) -> float:
     least = math.inf
     for place in places:
         if place.ready_in_s == least_s and least > 1.0:
-            cost = None if place.profile is None else place.profile.iteration
-            least = min(least, estimate_slowdown(cost, place.count_neighbours()) if cost else 1.0)
+            gamma = 1.0 if place.profile is None else place.profile.iteration.gamma
+            least = min(least, estimate_slowdown(gamma, place.count_neighbours()))
     return least
 
 

@@ -40,7 +40,11 @@ def test_iteration_adds_its_terms():
 
 
 def test_every_neighbour_stretches_iterations_by_what_gamma_is_above_one():
-    assert [estimate_slowdown(COST, neighbours) for neighbours in (0, 1, 3)] == [1.0, 1.5, 2.5]
+    assert [estimate_slowdown(COST.gamma, neighbours) for neighbours in (0, 1, 3)] == [
+        1.0,
+        1.5,
+        2.5,
+    ]
 
 
 def test_execution_is_prefill_plus_decode_times_length():
