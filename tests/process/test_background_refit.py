@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import aiohttp
@@ -46,7 +47,7 @@ def shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str) -> None:
         "        if name == 'maestroctl.predict.refit':\n"
         "            time.sleep(3600)\n"
         "if any('own_refit' in word for word in sys.orig_argv):\n"
-        f"    {harm}\n"
+        f"{indent(harm, '    ')}\n"
     )
     paths = [str(folder), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
