@@ -219,7 +219,9 @@ class Dispatcher:
         if stage is None:
             return False
         tables = self._tables
-        decision = self._routing.route_behind(stage, queue_class.num_live // 2, tables.fleet, now_s)
+        decision = self._routing.route_behind(
+            stage, queue_class.num_live // 2, now_s - queue_class.opened_s, tables.fleet, now_s
+        )
         if decision.place is None:
             return False
         tables.queue.remove(stage)

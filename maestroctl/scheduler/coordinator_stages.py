@@ -96,12 +96,12 @@ class StageFlow:
         tables.stages[stage_id] = state
         job.add(state)
         tables.log.append((now_s, stage_id, "arrived", state.key))
-        opened = self._reserves.stage_arrived(stage, now_s)
+        opened = self._reserves.stage_arrived(state.as_chosen, now_s)
         decision = self._dispatcher.try_dispatch(state, now_s, out)
         if decision.place is None:
             self._waiting.enter(state, decision, now_s, out)
         if opened:
-            self._dispatcher.pump_model(stage.candidates[0], now_s, out)
+            self._dispatcher.pump_model(state.models[0], now_s, out)
 
     def _turn_away(self, event: StageArrived, now_s: float, out: Out) -> None:
         """Nothing new is taken, or its job is over."""

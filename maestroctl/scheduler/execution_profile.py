@@ -38,6 +38,8 @@ MAX_STATES, MAX_WORKFLOWS = 4096, 512
 MAX_MARKS, MAX_STEPS, MAX_PACES = 64, 64, 256
 MAX_VISITS = 32
 """Later calls of a role count as this many."""
+BRANCHES_BELOW = 0.95
+"""A workflow whose path was less than this part of its work has branches."""
 _PACE_MEMORY = 0.98
 """What a stage that ended one stage ago still counts: about the last 50 matter."""
 
@@ -129,9 +131,10 @@ class _Walk:
 class ExecutionProfile:
     """What usually follows a stage. Owner: `CoordinatorCore`; policies read it."""
 
-    __slots__ = ("_fleet", "_paces", "_states", "_walks", "_workflows")
+    __slots__ = ("_branching", "_fleet", "_paces", "_states", "_walks", "_workflows")
 
     def __init__(self) -> None:
+        self._branching: OrderedDict[str, None] = OrderedDict()
         self._walks: dict[JobId, _Walk] = {}
         self._states: OrderedDict[State, _Samples] = OrderedDict()
         self._workflows: OrderedDict[str, _Samples] = OrderedDict()
@@ -202,6 +205,16 @@ class ExecutionProfile:
         estimate = _shrink(flow.path_s if flow else None, estimate, part)
         return _shrink(own.path_s if own else None, estimate, part)
 
+    def path_share(self, stage: StageDescriptor) -> float:
+        """Of the work that usually follows the stage, the part on the longest branch: 1 in a chain.
+
+        In (0, 1]; 1 where nothing is known.
+        """
+        if stage.workflow not in self._branching:
+            return 1.0
+        work_s, path_s = self.future_work_s(stage), self.future_path_s(stage)
+        return min(1.0, path_s / work_s) if work_s > 0.0 and path_s > 0.0 else 1.0
+
     def pace(self, model: ModelName) -> float:
         """Seconds that a stage of the model takes per second of Eq 2 at batch 1."""
         served, nominal = self._paces.get(model, (1.0, 1.0))
@@ -226,6 +239,11 @@ class ExecutionProfile:
         _recent(self._states, state, MAX_STATES).add(work_s, path_s)
         _recent(self._workflows, state[0], MAX_WORKFLOWS).add(work_s, path_s)
         self._fleet.add(work_s, path_s)
+        if path_s < BRANCHES_BELOW * work_s:
+            self._branching[state[0]] = None
+            self._branching.move_to_end(state[0])
+            if len(self._branching) > MAX_WORKFLOWS:
+                self._branching.popitem(last=False)
 
 
 def state_of(stage: StageDescriptor) -> State:

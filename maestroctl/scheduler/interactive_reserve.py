@@ -5,11 +5,12 @@ one waits for the first of them to end. So of an engine's slots
 
     R = min(slots - 1, ceil(a + sqrt(a))),    a = lambda_interactive x E[S_interactive]
 
-are closed to batch stages: a is the number of interactive stages that an engine serves at a time,
-sqrt(a) the standard deviation of that number where they come independently of each other. What
-comes beyond waits for the next slot to be freed, of which there is one every E[S_batch] / slots.
-lambda is the rate per place of the model, over about the last `MEMORY_S`; E[S_interactive] the mean
-of about the last 50 interactive stages. Without interactive stages R falls to 0.
+of those that it serves at once are closed to batch stages: a is the number of interactive stages
+that an engine serves at a time, sqrt(a) the standard deviation of that number where they come
+independently of each other. What comes beyond waits for the next slot to be freed, of which there
+is one every E[S_batch] / slots. lambda is the rate per awake place of the model, over about the
+last `MEMORY_S`; E[S_interactive] the mean of about the last 50 interactive stages. Without
+interactive stages R falls to 0.
 
 The first design kept ceil(lambda_interactive x E[S_batch]): as many as come while one batch stage
 runs, as if no slot were freed meanwhile. Three quarters of these stood empty
@@ -113,7 +114,7 @@ class InteractiveReserves:
 
     def _settle(self, model: ModelName, load: _Load, now_s: float) -> bool:
         """Bring R up to date; whether it fell."""
-        rate = load.rate(now_s) / max(1, len(self._fleet.places(model)))
+        rate = load.rate(now_s) / max(1, self._fleet.index(model).num_awake)
         kept = 0
         if load.served_n and rate >= _LEAST_RATE:
             at_once = rate * load.served_s / load.served_n
@@ -126,4 +127,6 @@ class InteractiveReserves:
         return kept < before
 
     def _set(self, place: Place, kept: int) -> None:
-        self._fleet.keep_slots(place, min(kept, max(0, place.slots - 1)))
+        # What a place takes beyond what it serves at once is no slot to be kept.
+        beyond = max(0, place.slots - place.capacity)
+        self._fleet.keep_slots(place, min(kept + beyond, max(0, place.slots - 1)) if kept else 0)

@@ -56,6 +56,14 @@ class Costs:
         tokens = clamp_to_request(stage, prediction.output_q50)
         return self.alone_s(stage, tokens) + self._profile.future_path_s(stage) / self.pace(stage)
 
+    def total_alone_s(self, stage: StageDescriptor, prediction: Prediction, total: float) -> float:
+        """The same from a prediction of the job's `total` tokens, which sums over branches: of what
+        is beyond this stage the part counts that is usually on the longest of them.
+        """
+        own_s = self.alone_s(stage, clamp_to_request(stage, prediction.output_q50))
+        rest_s = max(0.0, self.alone_s(stage, total) - own_s)
+        return own_s + self._profile.path_share(stage) * rest_s
+
     def pace(self, stage: StageDescriptor) -> float:
         """Seconds that stages like this take per second of `alone_s`, of late."""
         return self._profile.pace(stage.candidates[0])

@@ -1,7 +1,7 @@
 """`workflow_slo` with the truth: bounds what better predictions could give that order.
 
-The tokens of parallel branches are summed, as if they ran one after the other: the simulator's
-truth says no more. So for jobs with a fan-out it is no upper bound.
+The simulator's truth sums the tokens of parallel branches; which part of them is on the longest one
+is learned from earlier jobs. So for jobs with a fan-out it is no upper bound.
 """
 
 from __future__ import annotations

@@ -67,9 +67,11 @@ class Slack(OrderingPolicy):
         return PRICE_S * self._given_up
 
     def remaining_s(self, stage: StageDescriptor, prediction: Prediction) -> float:
-        """T_rem at batch 1: of the predicted total where there is one, else by Eqs 7 and 8."""
+        """T_rem along the critical path at batch 1: of the predicted total where there is one,
+        else by Eqs 7 and 8."""
         if prediction.total_tokens.get(stage.candidates[0]):
-            return self._costs.alone_s(stage, total_tokens(stage, prediction))
+            total = total_tokens(stage, prediction)
+            return self._costs.total_alone_s(stage, prediction, total)
         return self._costs.remaining_alone_s(stage, prediction)
 
     def key(

@@ -13,7 +13,9 @@ rest is here. Steps 2 to 4: `placement_score`, over `place_index`. Steps 5 and 6
 
 A full engine that is awake competes with one that is asleep: waiting 2 s beats a start of 30 s.
 The choice is the head of the queue's; a stage further back waits longer for the same engine, so
-`route_behind` weighs the same places with the stages before it (see decision 10).
+`route_behind` weighs the same places with the stages before it (see decision 10). A queue that has
+stood for as long as a start takes is worth one, whoever is first in it: every stage in turn may be
+right to wait, and the fleet would still be too small for what keeps coming.
 
 A place whose node could only make room by ending work has no price. It comes last, and is asked
 only when nothing else is there: the node makes such a stage wait for its neighbours and then lets
@@ -92,10 +94,38 @@ class CrossCluster(RoutingPolicy):
         return self._route(stage, 0, fleet, now_s)
 
     def route_behind(
-        self, stage: StageState, num_ahead: int, fleet: FleetState, now_s: float
+        self,
+        stage: StageState,
+        num_ahead: int,
+        waited_s: float,
+        fleet: FleetState,
+        now_s: float,
     ) -> RouteDecision:
         """The same for a stage that has others before it, which wait by their own choice."""
-        return self._route(stage, num_ahead, fleet, now_s)
+        decision = self._route(stage, num_ahead, fleet, now_s)
+        if decision.place is not None:
+            return decision
+        place = self._find_worth_starting(stage, waited_s, fleet, now_s)
+        if place is None:
+            return decision
+        return RouteDecision(
+            place, f"its class has queued for {waited_s:.0f} s, longer than a start"
+        )
+
+    def _find_worth_starting(
+        self, stage: StageState, waited_s: float, fleet: FleetState, now_s: float
+    ) -> Place | None:
+        """A place that sleeps, costs nobody anything, and would be up by now had it been started
+        when the queue began: rent or buy. One at a time."""
+        for model in stage.models:
+            index = fleet.index(model)
+            if index.coming:
+                continue
+            for place in islice(self._passing(index.asleep, stage, fleet, now_s, {}), MAX_OTHERS):
+                is_free = place.disruption_s == 0.0 and place.failure is None
+                if is_free and place.ready_in_s <= waited_s and _is_open(place, stage):
+                    return place
+        return None
 
     def _route(
         self, stage: StageState, num_ahead: int, fleet: FleetState, now_s: float

@@ -64,10 +64,15 @@ class RoutingPolicy(ABC):
         self,
         stage: StageState,  # noqa: ARG002
         num_ahead: int,  # noqa: ARG002
+        waited_s: float,  # noqa: ARG002
         fleet: FleetState,  # noqa: ARG002
         now_s: float,  # noqa: ARG002
     ) -> RouteDecision:
-        """Decide for a stage that has `num_ahead` others before it, none of which wants to go."""
+        """Decide for a stage that has `num_ahead` others before it, none of which wants to go.
+
+        Args:
+            waited_s: for how long somebody of its class has waited without a break.
+        """
         return RouteDecision(None, "it waits for its turn")
 
 

@@ -8,6 +8,8 @@ stage sent or ended), so an event moves one entry: O(log n) comparisons.
 - `asleep`: the others; by (lambda (T_act + RTT) + mu C_deg - epsilon fit, load, name), those whose
   node cannot make room without ending work last.
 
+`coming` has the names of those that are not awake and were sent stages: they are coming up.
+
 Load is what is in flight at the place, not on its node: the latter would move every place of the
 node at every stage. Blocked and unusable places are in no list.
 """
@@ -34,18 +36,23 @@ class PlaceIndex:
         weights: of Eq 5, for the order of `asleep`.
     """
 
-    __slots__ = ("_entries", "_weights", "asleep", "queueing", "ready")
+    __slots__ = ("_entries", "_weights", "asleep", "coming", "queueing", "ready")
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
         self.ready: list[Entry] = []
         self.queueing: list[Entry] = []
         self.asleep: list[Entry] = []
+        self.coming: set[str] = set()
         self._entries: dict[str, tuple[list[Entry], Entry]] = {}
 
     def update(self, place: Place) -> None:
         """Put the place where it belongs now."""
         place.free_s = place.predict_free_s()
+        if place.in_flight and place.readiness < 1.0:
+            self.coming.add(place.name)
+        else:
+            self.coming.discard(place.name)
         target, key = self._position(place)
         held = self._entries.get(place.name)
         if held is not None:
@@ -63,9 +70,16 @@ class PlaceIndex:
     def remove(self, place: Place) -> None:
         """The place is gone."""
         held = self._entries.get(place.name)
+        if held is None or held[1][3] is place:
+            self.coming.discard(place.name)
         if held is not None and held[1][3] is place:
             del self._entries[place.name]
             _take_out(*held)
+
+    @property
+    def num_awake(self) -> int:
+        """Places that serve by now, and those that have all they can take already."""
+        return len(self.ready) + len(self.queueing)
 
     def __iter__(self) -> Iterator[Place]:
         """Every place that is usable and not blocked."""

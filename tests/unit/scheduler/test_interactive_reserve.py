@@ -6,7 +6,12 @@ from maestroctl.domain.ids import ModelName
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.scheduler.interactive_reserve import InteractiveReserves
 from maestroctl.scheduler.routing.fleet_state import FleetState
-from maestroctl.testing.coordinator_builders import make_engine, make_snapshot, make_stage
+from maestroctl.testing.coordinator_builders import (
+    make_engine,
+    make_profile,
+    make_snapshot,
+    make_stage,
+)
 
 M = ModelName("m")
 
@@ -33,7 +38,20 @@ def test_as_many_slots_are_kept_as_are_filled_and_a_standard_deviation() -> None
     reserves = InteractiveReserves(fleet, enabled=True)
     _play(reserves, 0.5, 5.0, 600.0)
     assert reserves.kept(M) == 5  # a = 0.5 x 5; a + sqrt(a) = 4.08
-    assert _reserved(fleet) == [5]
+    assert _reserved(fleet) == [6], "of nine slots eight are served at once"
+
+
+def test_nodes_that_only_could_run_the_model_do_not_share_its_load() -> None:
+    fleet = _fleet()
+    for name in ("n2", "n3", "n4"):
+        fleet.apply(make_snapshot(name, [], [make_profile()]), 0.0, 0.0)
+    reserves = InteractiveReserves(fleet, enabled=True)
+    _play(reserves, 0.5, 5.0, 600.0)
+    assert reserves.kept(M) == 5
+    for name in ("n2", "n3", "n4"):
+        fleet.apply(make_snapshot(name, [make_engine(slots=9, node=name)]), 0.0, 600.0)
+    _play(reserves, 0.5, 5.0, 600.0)
+    assert reserves.kept(M) < 5, "four share it now"
 
 
 def test_long_batch_stages_keep_no_more_slots() -> None:

@@ -107,7 +107,31 @@ def test_a_predicted_total_stands_for_the_job_and_the_profile_for_one_without() 
     policy.use(make_costs(profile))
     stage = replace(make_stage(role="a", prompt_tokens=0), workflow="w", step="a")
     assert 25.0 < policy.remaining_s(stage, predict(0)) < 45.0
-    assert policy.remaining_s(stage, predict(0, totals={"m": 100})) == pytest.approx(4.24)
+    both_s = 0.04 + 100 * 0.042
+    told_s = policy.remaining_s(stage, predict(0, totals={"m": 100}))
+    assert told_s == pytest.approx(both_s / 2, rel=0.05), "two branches side by side count once"
+    chain = replace(stage, workflow="another")
+    assert policy.remaining_s(chain, predict(0, totals={"m": 100})) == pytest.approx(both_s)
+
+
+def test_a_fan_out_is_not_late_by_the_sum_of_its_branches() -> None:
+    profile = ExecutionProfile()
+    for number in range(64):
+        job = JobId(f"j{number}")
+        plan, part = (
+            replace(make_stage(role=role, job=job), workflow="w", step=role)
+            for role in ("plan", "part")
+        )
+        profile.stage_ended(plan, 2.0, 0.0)
+        for _ in range(10):
+            profile.stage_ended(part, 10.0, 2.0)
+        profile.job_finished(job)
+    policy = WorkflowSlo(POLICY)
+    policy.use(make_costs(profile))
+    stage = replace(make_stage(role="plan", prompt_tokens=0), workflow="w", step="plan")
+    told = predict(50, totals={"m": 50 + 10 * 240})
+    assert policy.late_key(StageState(stage, told, make_job(deadline_s=60.0), 0.0), 0.0) is None
+    assert policy.late_key(StageState(stage, told, make_job(deadline_s=5.0), 0.0), 0.0) is not None
 
 
 def test_without_a_deadline_the_shortest_goes_first_after_those_with_one() -> None:

@@ -64,6 +64,7 @@ def test_srtf_smooths_the_total_and_not_what_remains() -> None:
     first = policy.remaining_s(stage, predict(100))
     assert policy.key(stage, job, predict(100), 0.0) == pytest.approx(first)
     job.attained_s = 5.0
+    stage = in_flow("next", "new")
     second = policy.remaining_s(stage, predict(400))
     total = first + SMOOTHING * (5.0 + second - first)
     assert policy.key(stage, job, predict(400), 0.0) == pytest.approx(total - 5.0)
@@ -75,7 +76,8 @@ def test_srtf_with_a_right_estimate_falls_by_what_was_attained() -> None:
     stage = make_stage(prompt_tokens=0)
     before = policy.key(stage, job, predict(500), 0.0)  # 10 s at 0.02 s a token
     job.attained_s = 4.0
-    assert policy.key(stage, job, predict(300), 0.0) == pytest.approx(before - 4.0)
+    following = make_stage("s2", prompt_tokens=0)
+    assert policy.key(following, job, predict(300), 0.0) == pytest.approx(before - 4.0)
 
 
 def test_srtf_favours_the_incumbent_once_and_only_while_no_other_stage_has_ended() -> None:
@@ -83,11 +85,24 @@ def test_srtf_favours_the_incumbent_once_and_only_while_no_other_stage_has_ended
     stage, job, other = in_flow("s", "long"), make_job("j"), make_job("other")
     plain = policy.key(stage, job, PREDICTION, 0.0)
     policy.on_stage_ended(stage, job, 1.0, 10)
-    assert policy.key(stage, job, PREDICTION, 0.0) == pytest.approx(HYSTERESIS * plain)
-    assert policy.key(stage, job, PREDICTION, 0.0) == pytest.approx(plain)
-    policy.on_stage_ended(stage, job, 1.0, 10)
+    following, third, fourth = (in_flow(name, "long") for name in ("s2", "s3", "s4"))
+    assert policy.key(following, job, PREDICTION, 0.0) == pytest.approx(HYSTERESIS * plain)
+    assert policy.key(third, job, PREDICTION, 0.0) == pytest.approx(plain)
+    policy.on_stage_ended(following, job, 1.0, 10)
     policy.on_stage_ended(stage, other, 1.0, 10)
-    assert policy.key(stage, job, PREDICTION, 0.0) == pytest.approx(plain)
+    assert policy.key(fourth, job, PREDICTION, 0.0) == pytest.approx(plain)
+
+
+def test_srtf_gives_a_stage_the_same_size_however_often_it_is_predicted_anew() -> None:
+    policy, job = srtf(), make_job("j")
+    first, second = make_stage("s1", job="j"), make_stage("s2", job="j")
+    policy.size(first, job, predict(1000))
+    policy.on_stage_ended(first, job, 42.0, 1000)
+    job.attained_s = 42.0
+    size = policy.size(second, job, predict(100))
+    assert policy.size(second, job, predict(100)) == size
+    policy.size(second, job, predict(9000))
+    assert policy.size(second, job, predict(100)) == size
 
 
 def test_srtf_forgets_jobs_that_are_gone() -> None:

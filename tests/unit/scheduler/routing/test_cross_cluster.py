@@ -174,8 +174,32 @@ def test_the_back_of_a_long_queue_starts_another_engine_and_the_front_waits() ->
     fill(fleet, "n1", 2.0, 2.0, 2.0)
     policy = ROUTINGS["maestro"](POLICY)
     assert policy.route(stage_of(), fleet, 0.0).place is None
-    assert policy.route_behind(stage_of(), 2, fleet, 0.0).place is None
-    assert policy.route_behind(stage_of(), 200, fleet, 0.0).place is place_of(fleet, "n2")
+    assert policy.route_behind(stage_of(), 2, 0.0, fleet, 0.0).place is None
+    assert policy.route_behind(stage_of(), 200, 0.0, fleet, 0.0).place is place_of(fleet, "n2")
+
+
+@pytest.mark.parametrize("routing", ["maestro", "maestroctl"])
+def test_a_queue_that_stood_as_long_as_a_start_takes_is_worth_one_at_a_time(routing: str) -> None:
+    fleet = fleet_of(node("n1", slots=3), node("n2", None), node("n3", None))
+    fill(fleet, "n1", 2.0, 2.0, 2.0)
+    policy, start_s = ROUTINGS[routing](POLICY), make_profile().cold_start_s
+
+    def place_after(waited_s: float) -> Place | None:
+        return policy.route_behind(stage_of(), 2, waited_s, fleet, 0.0).place
+
+    assert place_after(start_s - 1.0) is None
+    assert place_after(start_s) is place_of(fleet, "n2")
+    fleet.reserve(place_of(fleet, "n2"), 9, 10)
+    assert place_after(10 * start_s) is None, "n2 is coming up"
+    fleet.apply(node("n2", AWAKE, slots=1), 0.0, 0.0)
+    assert place_after(start_s) is place_of(fleet, "n3")
+
+
+def test_no_place_is_started_for_a_queue_where_somebody_would_have_to_give_way() -> None:
+    fleet = fleet_of(node("n1", slots=3), node("n2", None, free_bytes=0, curve=CURVE))
+    fill(fleet, "n1", 2.0, 2.0, 2.0)
+    policy = ROUTINGS["maestroctl"](POLICY)
+    assert policy.route_behind(stage_of(), 2, 1e6, fleet, 0.0).place is None
 
 
 def test_a_node_that_can_only_make_room_by_ending_work_comes_last() -> None:
