@@ -91,7 +91,7 @@ def _claim_of(state: NodeState, engine: EngineState) -> Claim | None:
     since_s = engine.wanted_since_s()
     if engine.status.is_awake:
         if state.is_open(engine):
-            return _growth(engine)
+            return _growth(engine, state.now_s)
         if since_s is None or not engine.waiting:
             return None
         return Claim(engine, since_s, since_s + wait_s, admits_only=True)
@@ -126,7 +126,7 @@ def group_wait_s(state: NodeState, engine: EngineState) -> float:
     return min(most_s, max(least_s, (1 / SWITCH_SHARE - 1) * (profile.sleep_s + activation_s)))
 
 
-def _growth(engine: EngineState) -> Claim | None:
+def _growth(engine: EngineState, now_s: float) -> Claim | None:
     """A claim for a higher KV limit: stages outgrew their bookings, or the next one does not fit.
 
     It may take what idle engines hold and nobody else's memory: without it the engine recomputes
@@ -136,7 +136,7 @@ def _growth(engine: EngineState) -> Claim | None:
         return None
     since_s, wanted = engine.last_used_s, engine.kv_booked_bytes
     if engine.waiting and len(engine.running) <= engine.max_batch:
-        first = engine.waiters_in_order()[0]
+        first = engine.waiters_in_order(now_s)[0]
         since_s, wanted = first.held_since_s, wanted + first.kv_bytes
     if wanted <= engine.kv_limit_bytes:
         return None

@@ -19,6 +19,8 @@ from maestroctl.scheduler.node.residency import GiveWayAction
 
 ARRIVAL_MEMORY_S = 300.0
 """Stages offered this long ago count 1/e (assumed: some minutes of a user's session)."""
+MAX_PASSED_S = 30.0
+"""How long stages that came later may go before a held one."""
 FORGOTTEN_S = 10 * ARRIVAL_MEMORY_S
 """Nothing offered for so long: a stage counted less than e^-10 and counts nothing from now on."""
 
@@ -67,6 +69,7 @@ class StageState:
         protected: its engine was activated for it and is no victim before it has left.
         service_s: predicted seconds in its engine (Eq 2 with the booked output).
         started_s: when it was forwarded.
+        passed_s: since when stages that came later have been forwarded before it; None = none was.
     """
 
     stage_id: StageId
@@ -83,6 +86,7 @@ class StageState:
     protected: bool = False
     service_s: float = 0.0
     started_s: float = 0.0
+    passed_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -279,9 +283,24 @@ class EngineState:
         assert self.profile is not None, self.engine_id
         return self.profile
 
-    def waiters_in_order(self) -> list[StageState]:
-        """Held stages, lowest key first, then by arrival."""
-        return sorted(self.waiting.values(), key=lambda stage: (stage.key, stage.order))
+    def waiters_in_order(self, now_s: float) -> list[StageState]:
+        """Held stages, lowest key first, then by arrival.
+
+        One that others have overtaken for `MAX_PASSED_S` goes before all that came after it, or a
+        large one could wait for ever where small ones keep fitting.
+        """
+
+        def place(stage: StageState) -> tuple[bool, float, int]:
+            is_due = stage.passed_s is not None and now_s - stage.passed_s >= MAX_PASSED_S
+            return (not is_due, 0.0 if is_due else stage.key, stage.order)
+
+        return sorted(self.waiting.values(), key=place)
+
+    def note_passed(self, stage: StageState, now_s: float) -> None:
+        """`stage` goes into the engine before those held that came earlier."""
+        for held in self.waiting.values():
+            if held.order < stage.order and held.passed_s is None:
+                held.passed_s = now_s
 
     def wanted_since_s(self) -> float | None:
         """Since when somebody waits for the engine: a held stage, or a wake by hand."""

@@ -24,6 +24,7 @@ COOL_DOWN_S = 60.0  # a FAILED engine may be tried again after this
 def forward(state: NodeState, engine: EngineState, stage: StageState) -> None:
     """Give the stage, which is in the table and in no place yet, to its awake engine."""
     stage.place = StagePlace.RUNNING
+    engine.note_passed(stage, state.now_s)
     engine.running[stage.stage_id] = stage
     engine.kv_booked_bytes += stage.kv_bytes
     stage.started_s = engine.last_used_s = state.now_s
@@ -42,7 +43,7 @@ def forward_waiters(state: NodeState, engine: EngineState) -> None:
     """Forward held stages while the engine is open and the next in order fits."""
     if not engine.waiting or not state.is_open(engine):
         return
-    for stage in engine.waiters_in_order():
+    for stage in engine.waiters_in_order(state.now_s):
         if not make_fit(state, engine, stage.kv_bytes):
             break
         _unhold(state, engine, stage)
@@ -88,7 +89,7 @@ def refuse_waiters(
     retry_in_s: float | None = None,
 ) -> None:
     """Refuse every stage held for the engine, in order."""
-    for stage in engine.waiters_in_order():
+    for stage in engine.waiters_in_order(state.now_s):
         refuse(state, engine, stage, reason, shortfall=shortfall, retry_in_s=retry_in_s)
 
 

@@ -88,7 +88,7 @@ def _check_waiters(state: NodeState, engine: EngineState) -> None:
         return
     _check(state, engine, state.shutdown is None, "holds stages while the node shuts down")
     if state.is_open(engine):
-        first = engine.waiters_in_order()[0]
+        first = engine.waiters_in_order(state.now_s)[0]
         free = can_forward(engine, first.kv_bytes)
         _check(state, engine, not free, f"{first.stage_id} waits next to a free slot")
         return

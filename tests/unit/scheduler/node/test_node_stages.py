@@ -26,6 +26,7 @@ from maestroctl.scheduler.events import (
     StageSentFirstByte,
     StageWithdrawn,
 )
+from maestroctl.scheduler.node.engine_state import MAX_PASSED_S
 from maestroctl.testing.builders import (
     CPU,
     ELASTIC,
@@ -369,3 +370,20 @@ def test_story_of_a_stage_tells_what_became_of_it():
     script.finish("a")
     script.leave("1")
     assert [line.split(": ")[1] for line in script.core.story("1")] == ["held", "forwarded", "left"]
+
+
+def test_a_large_stage_is_not_overtaken_by_small_ones_for_ever():
+    script = NodeScript(models=("a",), budget=7 * GIB, abilities=ELASTIC)
+    script.offer("s0", "a", tokens=400)
+    script.finish("a", seconds=30.0)
+    script.do(MemoryRead({CPU: 6 * GIB}))
+    script.offer("s1", "a", tokens=400)
+    forwarded = {one.stage_id for one in script.offer("big", "a", tokens=700, key=10.0)}
+    for n in range(2, 100):
+        script.wait(5.0)
+        effects = [*script.leave(f"s{n - 2}"), *script.offer(f"s{n}", "a", tokens=400, key=0.0)]
+        forwarded |= {one.stage_id for one in effects if isinstance(one, ForwardStage)}
+        if "big" in forwarded:
+            break
+    assert "big" in forwarded
+    assert script.now_s <= 30.0 + MAX_PASSED_S + 20.0
