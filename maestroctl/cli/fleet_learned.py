@@ -42,11 +42,11 @@ def read_learned(named: str | None) -> Learned:
     from maestroctl.live.coordinator.online_store import read_online
     from maestroctl.live.coordinator.predictor_service import LOCAL_MODEL
     from maestroctl.predict.artifact import load_artifact
-    from maestroctl.store.database import Store
+    from maestroctl.store.reader import StateReader
 
     state = local = None
     allowed = contextlib.nullcontext() if named else contextlib.suppress(MaestroError)
-    with allowed, Store.open(state_url(named), exclusive=False) as store:
+    with allowed, StateReader.open(state_url(named)) as store:
         state = read_online(store)
     with contextlib.suppress(PredictorError):  # missing, or of another version: `serve` goes on too
         local = load_artifact(home_dir(os.environ) / LOCAL_MODEL)

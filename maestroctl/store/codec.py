@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -73,6 +73,34 @@ CODECS: dict[type[Row], TableCodec] = {
     DecisionRow: TableCodec(schema.decisions, _getter(schema.decisions), None, must_keep=False),
     MetaRow: TableCodec(schema.meta, _getter(schema.meta), attrgetter("key")),
 }
+
+RowGroups = dict[type[Row], list[tuple[Any, ...]]]
+"""Parameters to write, per row type."""
+
+
+def group_rows(rows: Iterable[Row]) -> RowGroups:
+    """Parameter tuples per row type; of rows with one key only the last."""
+    latest: dict[type[Row], dict[Any, Row]] = {}
+    for row in rows:
+        kind = type(row)
+        key = CODECS[kind].key
+        found = latest.setdefault(kind, {})
+        found[len(found) if key is None else key(row)] = row
+    return {
+        kind: [CODECS[kind].values(row) for row in found.values()] for kind, found in latest.items()
+    }
+
+
+def without_surrogates(values: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The parameters with what no database takes, half a surrogate pair, replaced."""
+    return [tuple(_clean(value) for value in row) for row in values]
+
+
+def _clean(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    # Through UTF-16, so that two halves that belong together become the character they mean.
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def job_row(found: sa.RowMapping) -> JobRow:

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from maestroctl.predict.client import BUDGET_S
-from maestroctl.store.database import Store
+from maestroctl.store.reader import StateReader
 from tests.support.product import (
     ServeProcess,
     chat,
@@ -92,7 +92,7 @@ async def predicts(serve: ServeProcess) -> None:
 
 def observations_kept(tmp_path: Path) -> int:
     """What a coordinator that starts now would know of."""
-    with Store.open(f"sqlite:///{tmp_path}/state.db", exclusive=False) as store:
+    with StateReader.open(f"sqlite:///{tmp_path}/state.db") as store:
         return int(json.loads(store.meta("online/") or "{}").get("observed", 0))
 
 

@@ -67,11 +67,11 @@ def _from_coordinator(url: str | None, what: str) -> dict[str, Any]:
 def _from_state(state: str | None, what: str) -> dict[str, Any]:
     from maestroctl.config.home import default_state_url, expand_state_url
     from maestroctl.live.coordinator.explain import explain_job
-    from maestroctl.store.database import Store
+    from maestroctl.store.reader import StateReader
 
     named = state or os.environ.get("MAESTROCTL_STATE")
     where = expand_state_url(named, os.environ) if named else default_state_url(os.environ)
-    with Store.open(where, exclusive=False) as store:
+    with StateReader.open(where) as store:
         found = explain_job(store, what)
         job, slash, stage = what.rpartition("/")
         if found["job"] is None and slash:

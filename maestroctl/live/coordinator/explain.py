@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from maestroctl.live.coordinator.views import attempt_view, decision_view, job_view
-from maestroctl.store.database import Store
+from maestroctl.store.reader import StateReader
 from maestroctl.store.rows import ObservationRow, StageAttemptRow
 
 _MAX_RECORDS = 1000
@@ -22,7 +22,7 @@ _RECENT_JOBS = 5000
 
 
 def explain_job(
-    store: Store,
+    store: StateReader,
     job_id: str,
     stage: str | None = None,
     running: Iterable[Mapping[str, Any]] = (),
@@ -70,7 +70,7 @@ def _job_of_running(running: Iterable[Mapping[str, Any]], stage_id: str) -> str 
     return next((str(one["job_id"]) for one in running if one["stage_id"] == stage_id), None)
 
 
-def _finished(store: Store, job_id: str) -> list[dict[str, Any]]:
+def _finished(store: StateReader, job_id: str) -> list[dict[str, Any]]:
     by_stage: dict[str, list[StageAttemptRow]] = {}
     for row in store.attempts(job_id):
         by_stage.setdefault(row.stage_id, []).append(row)
@@ -82,7 +82,7 @@ def _finished(store: Store, job_id: str) -> list[dict[str, Any]]:
 
 
 def _one_stage(
-    store: Store, attempts: list[StageAttemptRow], observation: ObservationRow | None
+    store: StateReader, attempts: list[StageAttemptRow], observation: ObservationRow | None
 ) -> dict[str, Any]:
     last = attempts[-1]
     return {
@@ -96,7 +96,7 @@ def _one_stage(
     }
 
 
-def _still_running(store: Store, stage: Mapping[str, Any]) -> dict[str, Any]:
+def _still_running(store: StateReader, stage: Mapping[str, Any]) -> dict[str, Any]:
     decisions = store.decisions(str(stage["stage_id"]), _MAX_RECORDS)
     return {
         **stage,
@@ -138,7 +138,7 @@ def _prediction(row: ObservationRow) -> dict[str, Any]:
     }
 
 
-def _engine_decisions(store: Store, row: StageAttemptRow) -> list[dict[str, Any]]:
+def _engine_decisions(store: StateReader, row: StageAttemptRow) -> list[dict[str, Any]]:
     """What engines of its node were made to do while the stage waited for its own."""
     if not row.node or row.dispatched_at is None or not row.activation:
         return []

@@ -17,6 +17,7 @@ from maestroctl.predict.group_table import STATE_VERSION
 from maestroctl.predict.recalibration import OnlineState
 from maestroctl.store.database import Store
 from maestroctl.store.journal import Journal
+from maestroctl.store.reader import StateReader
 from maestroctl.store.rows import MetaRow
 
 SAVE_EVERY_S = 2.0
@@ -40,7 +41,7 @@ def load_online(store: Store, notify: Callable[[str], None]) -> OnlineState:
         return OnlineState()
 
 
-def read_online(store: Store) -> OnlineState:
+def read_online(store: StateReader) -> OnlineState:
     """What was learned, as it is written now.
 
     Raises:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from maestroctl.domain.outcome import JobStatus
 from maestroctl.errors import MaestroError
 from maestroctl.live.coordinator.prediction_desk import IDLE_S
-from maestroctl.store.database import Store
+from maestroctl.store.reader import StateReader
 from maestroctl.store.rows import JobRow
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def read_own_history(state_url: str) -> OwnHistory:
     """
     from maestroctl.predict.own_history import own_history
 
-    with Store.open(state_url, exclusive=False) as store:
+    with StateReader.open(state_url) as store:
         rows = store.observations(MAX_OBSERVATIONS)
         jobs = dict.fromkeys(name for row in rows if (name := _job_of(row.features_json)))
         if len(rows) == MAX_OBSERVATIONS:

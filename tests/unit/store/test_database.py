@@ -14,6 +14,7 @@ from maestroctl.domain.records import Candidate, DecisionRecord
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.errors import InvariantViolation, StateLocked, StoreError
 from maestroctl.store.database import Store
+from maestroctl.store.reader import StateReader
 from maestroctl.store.rows import (
     DecisionRow,
     JobRow,
@@ -285,7 +286,7 @@ def test_folder_and_file_are_for_their_owner_alone(store: Store) -> None:
 
 def test_a_reader_beside_the_owner_sees_what_is_committed(store: Store, url: str) -> None:
     store.commit([JobRow("j", 1.0)])
-    with Store.open(url, exclusive=False) as reader:
+    with StateReader.open(url) as reader:
         assert [job.job_id for job in reader.jobs()] == ["j"]
 
 
@@ -305,7 +306,7 @@ def test_a_closed_state_can_be_opened_again(url: str) -> None:
 
 def test_reading_a_state_that_does_not_exist_creates_nothing(url: str, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="none yet"):
-        Store.open(url, exclusive=False)
+        StateReader.open(url)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -350,7 +351,7 @@ def test_a_newer_schema_is_refused_with_both_versions(url: str) -> None:
     with pytest.raises(StoreError, match=r"version 99.*up to 2"):
         Store.open(url)
     with pytest.raises(StoreError, match="newer"):
-        Store.open(url, exclusive=False)
+        StateReader.open(url)
 
 
 def test_a_folder_in_the_way_of_the_file_is_named(tmp_path: Path) -> None:
