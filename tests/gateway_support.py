@@ -252,12 +252,16 @@ class FakeControl:
     live: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
     open_feeds: int = 0
     clock_s: float | None = None
+    kept: dict[tuple[ModelName, NodeName], int] = field(default_factory=dict)
 
     def now_s(self) -> float:
         return asyncio.get_running_loop().time() if self.clock_s is None else self.clock_s
 
     def nodes(self) -> tuple[NodeSnapshot, ...]:
         return (make_snapshot(self.now_s()),)
+
+    def kept_slots(self) -> dict[tuple[ModelName, NodeName], int]:
+        return dict(self.kept)
 
     def not_ready(self) -> str | None:
         return self.reason

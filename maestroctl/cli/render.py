@@ -118,8 +118,8 @@ def checks_table(checks: Iterable[Check]) -> Table:
 def models_table(models: Iterable[Mapping[str, Any]]) -> Table:
     """`ps`: model × node."""
     made = table(
-        "MODEL", "NODE", "STATE", ("WEIGHTS", "right"), ("KV", "right"), ("RUN", "right"),
-        ("WAIT", "right"), ("IDLE", "right"),
+        "MODEL", "NODE", "STATE", ("WEIGHTS", "right"), ("KV", "right"), ("SLOTS", "right"),
+        ("RUN", "right"), ("WAIT", "right"), ("IDLE", "right"),
     )  # fmt: skip
     for row in models:
         state = status_text(row["status"])
@@ -131,11 +131,18 @@ def models_table(models: Iterable[Mapping[str, Any]]) -> Table:
             state,
             bytes_text(row["weights_bytes"] or None),
             bytes_text(row["kv_limit_bytes"] or None),
+            slots_text(row["slots"], row["kept_slots"]),
             str(row["num_running"]),
             str(row["num_waiting"]),
             seconds_text(row["idle_s"]),
         )
     return made
+
+
+def slots_text(slots: int, kept: int) -> str:
+    """Slots, and how many of them are kept for interactive stages."""
+    shown = str(slots or "–")
+    return f"{shown} ({kept} kept)" if kept else shown
 
 
 def rtt_text(rtt_s: float | None) -> str:

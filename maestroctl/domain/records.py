@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One thing that could have been chosen; `terms` are the parts of its score, in seconds."""
+    """One thing that could have been chosen.
+
+    `terms` are the parts of its score, in seconds, or what was counted: bytes in a ``degrade``
+    record, slots in an ``order`` record.
+    """
 
     name: str
     score: float | None = None

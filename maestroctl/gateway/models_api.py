@@ -111,6 +111,7 @@ def _length_from_profiles(model: ModelName, nodes: tuple[NodeSnapshot, ...]) -> 
 async def ps(gateway: Gateway, request: web.Request) -> web.StreamResponse:
     """``GET /api/ps``: models × nodes, stopped ones included, and the nodes' memory."""
     fleet, now_s = gateway.control.fleet, gateway.control.now_s()
+    kept = gateway.control.kept_slots()
     snapshots = {snapshot.node: snapshot for snapshot in gateway.control.nodes()}
     rows: list[dict[str, Any]] = []
     nodes: list[dict[str, Any]] = []
@@ -118,7 +119,10 @@ async def ps(gateway: Gateway, request: web.Request) -> web.StreamResponse:
         snapshot = snapshots.get(name)
         nodes.append({"node": name, "cluster": spec.cluster, **_node_fields(snapshot, now_s)})
         for model in spec.models or tuple(fleet.models):
-            rows += _rows(model, name, snapshot, now_s)
+            kept_slots = kept.get((model, name), 0)
+            rows += [
+                {**row, "kept_slots": kept_slots} for row in _rows(model, name, snapshot, now_s)
+            ]
     return json_response(gateway, request, {"models": rows, "nodes": nodes})
 
 

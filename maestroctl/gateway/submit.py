@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from maestroctl.domain.fleet import FleetSpec
-from maestroctl.domain.ids import JobId, ModelName
+from maestroctl.domain.ids import JobId, ModelName, NodeName
 from maestroctl.domain.messages import ModelAction
 from maestroctl.domain.outcome import Usage
 from maestroctl.domain.snapshot import NodeSnapshot
@@ -121,6 +121,10 @@ class ControlService(Protocol):
 
     def nodes(self) -> tuple[NodeSnapshot, ...]:
         """Last snapshot of every node that is connected."""
+        ...
+
+    def kept_slots(self) -> Mapping[tuple[ModelName, NodeName], int]:
+        """Slots that are closed to batch stages now, where there are any."""
         ...
 
     def not_ready(self) -> str | None:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 from maestroctl.domain.fleet import FleetSpec
-from maestroctl.domain.ids import ClusterName, JobId
+from maestroctl.domain.ids import ClusterName, JobId, ModelName, NodeName
 from maestroctl.domain.outcome import JobStatus, Outcome
 from maestroctl.domain.snapshot import NodeSnapshot
 from maestroctl.domain.stage import StageDescriptor
@@ -218,6 +218,15 @@ class CoordinatorCore:
     def nodes(self) -> tuple[NodeSnapshot, ...]:
         """Last snapshot of every connected node."""
         return tuple(node.snapshot for node in self._tables.fleet.nodes.values())
+
+    def kept_slots(self) -> dict[tuple[ModelName, NodeName], int]:
+        """R of each place that keeps slots for interactive stages."""
+        return {
+            (place.model, place.node.name): place.reserved
+            for node in self._tables.fleet.nodes.values()
+            for place in node.places.values()
+            if place.reserved
+        }
 
     def job(self, job_id: JobId) -> JobView | None:
         """A live job; None when it is unknown, forgotten or over."""

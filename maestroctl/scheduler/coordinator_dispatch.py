@@ -25,7 +25,7 @@ from maestroctl.domain.ids import ModelName
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.errors import InvariantViolation
 from maestroctl.estimate.output_quantile import OutputQuantile
-from maestroctl.scheduler.coordinator_records import record_route
+from maestroctl.scheduler.coordinator_records import record_order, record_route
 from maestroctl.scheduler.coordinator_state import (
     AGED_RANK,
     LATE_RANK,
@@ -39,6 +39,7 @@ from maestroctl.scheduler.effects import AdvisePrewarm, DispatchStage, RebookSta
 from maestroctl.scheduler.ordering.base import LATE_SHARE, OrderingPolicy
 from maestroctl.scheduler.ordering.costs import clamp_to_request, nominal_s
 from maestroctl.scheduler.ordering.stage_queue import Entry, QueueClass
+from maestroctl.scheduler.routing.filters import places_kept_from
 from maestroctl.scheduler.routing.fleet_state import Place
 from maestroctl.scheduler.routing.look_ahead import LookAhead
 from maestroctl.scheduler.routing.pipeline import RouteDecision, RoutingPolicy
@@ -191,6 +192,7 @@ class Dispatcher:
             if decision.place is None:
                 if decision.wait_s is not None and self._send_back(queue_class, now_s, out):
                     continue
+                self._note_kept(stage, decision, now_s, out)
                 self.heed_wait(stage, decision, now_s, out)
                 heappop(heads)
                 continue
@@ -212,6 +214,18 @@ class Dispatcher:
             self.pump_models(models, at_s, later)
 
         self._timers.arm_by("pump", now_s, go_on, out)
+
+    def _note_kept(
+        self, stage: StageState, decision: RouteDecision, now_s: float, out: Out
+    ) -> None:
+        """Say once in the records of a stage that R keeps it from slots which are free."""
+        if stage.is_kept_out:
+            return
+        kept = places_kept_from(stage, self._tables.fleet)
+        if kept:
+            stage.is_kept_out = True
+            num_others = self._tables.num_waiting - 1
+            out.append(record_order(stage, num_others, decision.reason, kept, now_s))
 
     def _send_back(self, queue_class: QueueClass, now_s: float, out: Out) -> bool:
         """The first of a class prefers to wait: does one of the back half, whose wait is longer?"""

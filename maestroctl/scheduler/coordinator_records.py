@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from maestroctl.domain.records import DecisionRecord
+from collections.abc import Sequence
+
+from maestroctl.domain.records import Candidate, DecisionRecord
 from maestroctl.scheduler.coordinator_state import StageState
 from maestroctl.scheduler.effects import RecordDecision
 from maestroctl.scheduler.routing.fleet_state import Place
 from maestroctl.scheduler.routing.model_choice import ModelDecision
-from maestroctl.scheduler.routing.pipeline import RouteDecision
+from maestroctl.scheduler.routing.pipeline import NO_FREE_SLOT, RouteDecision
 
 
 def record_route(
@@ -53,18 +55,34 @@ def record_prediction(stage: StageState, before: float, now_s: float) -> RecordD
     return RecordDecision(DecisionRecord(now_s, "predict", stage.stage_id, choice, reason))
 
 
-def record_order(stage: StageState, num_ahead: int, why: str, now_s: float) -> RecordDecision:
-    """The stage waits; `num_ahead` others wait as well."""
+def record_order(
+    stage: StageState, num_others: int, why: str, kept: Sequence[Place], now_s: float
+) -> RecordDecision:
+    """The stage waits.
+
+    Args:
+        num_others: stages that wait as well.
+        kept: places that have free slots for interactive stages alone.
+    """
     models = " or ".join(stage.models)
+    if kept and why == NO_FREE_SLOT:
+        why = "every free slot is kept for interactive stages"
     return RecordDecision(
         DecisionRecord(
             now_s,
             "order",
             stage.stage_id,
             "queue",
-            f"{why} for {models}; {num_ahead} other stages wait; key {stage.key:.6g}",
+            f"{models}: {why}; {num_others} other stages wait; key {stage.key:.6g}",
+            tuple(Candidate(place.name, None, _slots(place)) for place in kept),
         )
     )
+
+
+def _slots(place: Place) -> dict[str, float]:
+    """`kept` is R."""
+    free = place.slots - place.in_flight
+    return {"slots": place.slots, "free": free, "kept": place.reserved}
 
 
 def record_model(stage: StageState, decision: ModelDecision, now_s: float) -> RecordDecision:

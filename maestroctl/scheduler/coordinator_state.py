@@ -67,6 +67,7 @@ class StageState:
         queued_s: since when it has waited for a place; the first time counts.
         entry: number of its live heap entry. `queue_key`: the class it is queued in.
         wake_s: predicted wait for its engine when it was dispatched.
+        is_kept_out: its records say that slots were free, and kept for interactive stages.
         is_expiring: it has an entry in the heap of queue deadlines.
     """
 
@@ -78,6 +79,7 @@ class StageState:
         "entry",
         "excluded",
         "is_expiring",
+        "is_kept_out",
         "job",
         "key",
         "last_reason",
@@ -125,6 +127,7 @@ class StageState:
         self.entry = 0
         self.queue_key: QueueKey | None = None
         self.is_expiring = False
+        self.is_kept_out = False
         self.last_reason = ""
 
     @property

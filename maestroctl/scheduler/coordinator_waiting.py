@@ -32,6 +32,7 @@ from maestroctl.scheduler.coordinator_timers import (
     Timers,
 )
 from maestroctl.scheduler.ordering.stage_queue import QueueClass
+from maestroctl.scheduler.routing.filters import places_kept_from
 from maestroctl.scheduler.routing.fleet_state import Place
 from maestroctl.scheduler.routing.model_choice import ModelChoice
 from maestroctl.scheduler.routing.pipeline import RouteDecision
@@ -70,7 +71,9 @@ class WaitingRoom:
             return
         usable = next(self._tables.fleet.usable(stage.models, stage.excluded), None)
         why = "no connected node" if usable is None else decision.reason
-        out.append(record_order(stage, num_waiting, why, now_s))
+        kept = places_kept_from(stage, self._tables.fleet)
+        stage.is_kept_out = bool(kept)
+        out.append(record_order(stage, num_waiting, why, kept, now_s))
         self.enqueue(stage, now_s, out)
         self._dispatcher.heed_wait(stage, decision, now_s, out)
 

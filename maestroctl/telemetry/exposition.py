@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.metrics_core import Metric
 
 from maestroctl import __version__
+from maestroctl.domain.ids import ModelName, NodeName
 from maestroctl.domain.snapshot import NodeSnapshot
 from maestroctl.telemetry import metrics
 from maestroctl.telemetry.fleet_families import fleet_families
@@ -60,11 +61,13 @@ class Load:
         queued: stages in the coordinator's queue, per service class.
         in_flight: stages at a node.
         stale_events: results and timers that the core has ignored so far.
+        kept_slots: R of each model and node that keeps slots for interactive stages.
     """
 
     queued: Mapping[str, int] = field(default_factory=dict)
     in_flight: int = 0
     stale_events: int = 0
+    kept_slots: Mapping[tuple[ModelName, NodeName], int] = field(default_factory=dict)
 
 
 class Telemetry:
@@ -228,6 +231,12 @@ def _load_families(load: Load) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "maestroctl_in_flight_stages", "Stages at a node.", value=load.in_flight
     )
+    kept = GaugeMetricFamily(
+        "maestroctl_kept_slots", "Slots closed to batch stages.", labels=("model", "node")
+    )
+    for place, slots in load.kept_slots.items():
+        kept.add_metric(place, slots)
+    yield kept
     yield CounterMetricFamily(
         "maestroctl_stale_events", "Results of something over, ignored.", value=load.stale_events
     )

@@ -41,29 +41,42 @@ def _devices(snapshots: Sequence[NodeSnapshot]) -> Iterator[Metric]:
 
 def _engines(snapshots: Sequence[NodeSnapshot]) -> Iterator[Metric]:
     states: Counter[tuple[str, str, str]] = Counter()
-    totals: dict[tuple[str, str], list[int]] = {}
     for snapshot in snapshots:
         for engine in snapshot.engines:
             states[snapshot.node, engine.model, engine.status.value] += 1
-            sums = totals.setdefault((snapshot.node, engine.model), [0, 0, 0])
-            sums[0] += engine.num_running
-            sums[1] += engine.kv_limit_bytes
-            sums[2] += engine.kv_booked_bytes
     family = GaugeMetricFamily(
         "maestroctl_engines", "Engines in this state.", labels=("node", "model", "state")
     )
     for state, count in states.items():
         family.add_metric(state, count)
     yield family
-    for index, (name, help_) in enumerate(_ENGINE_SUMS):
+    for field, name, help_ in _ENGINE_SUMS:
+        sums: Counter[tuple[str, str]] = Counter()
+        for snapshot in snapshots:
+            for engine in snapshot.engines:
+                sums[snapshot.node, engine.model] += getattr(engine, field)
         family = GaugeMetricFamily(name, help_, labels=("node", "model"))
-        for key, sums in totals.items():
-            family.add_metric(key, sums[index])
+        for place, value in sums.items():
+            family.add_metric(place, value)
         yield family
 
 
 _ENGINE_SUMS = (
-    ("maestroctl_engine_running_stages", "Stages that engines of the model are working on."),
-    ("maestroctl_engine_kv_limit_bytes", "KV limit of the engines of the model, per device."),
-    ("maestroctl_engine_kv_booked_bytes", "Sequence bookings inside the KV limit."),
+    ("slots", "maestroctl_engine_slots", "Stages that engines of the model take at once."),
+    (
+        "num_running",
+        "maestroctl_engine_running_stages",
+        "Stages that engines of the model are working on.",
+    ),
+    (
+        "kv_limit_bytes",
+        "maestroctl_engine_kv_limit_bytes",
+        "KV limit of the engines of the model, per device.",
+    ),
+    (
+        "kv_booked_bytes",
+        "maestroctl_engine_kv_booked_bytes",
+        "Sequence bookings inside the KV limit.",
+    ),
 )
+"""Field of `EngineSnapshot`, name, help."""

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from maestroctl.domain.fleet import CoordinatorSpec
-from maestroctl.domain.ids import ModelName
+from maestroctl.domain.ids import ModelName, NodeName
 from maestroctl.domain.workflow import StepSpec, WorkflowSpec
 from maestroctl.errors import ConfigError, StoreError
 from maestroctl.gateway.app import create_app
@@ -93,6 +93,7 @@ async def test_unknown_model_by_path_is_404(name: str) -> None:
 
 async def test_ps_shows_models_by_node_stopped_ones_too() -> None:
     async with running_gateway() as running:
+        running.control.kept[ModelName("qwen3-8b"), NodeName("gpu1")] = 2
         document = (await get(running, "/api/ps")).json()
     rows = {(row["model"], row["node"]): row for row in document["models"]}
     assert set(rows) == {
@@ -104,6 +105,8 @@ async def test_ps_shows_models_by_node_stopped_ones_too() -> None:
     sleeping = rows["qwen3-8b", "gpu1"]
     assert (sleeping["status"], sleeping["tier"]) == ("sleeping", "host")
     assert sleeping["idle_s"] == pytest.approx(5.0, abs=1)
+    assert [row["kept_slots"] for row in document["models"]].count(2) == 1
+    assert sleeping["kept_slots"] == 2
     assert rows["qwen3-8b", "gpu2"]["status"] == "stopped"
     assert rows["模型", "gpu1"]["failure"] == "needs 80 GiB"
     assert len({tuple(row) for row in document["models"]}) == 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from maestroctl import __version__
 from maestroctl.domain.fleet import FleetSpec
-from maestroctl.domain.ids import JobId, ModelName
+from maestroctl.domain.ids import JobId, ModelName, NodeName
 from maestroctl.domain.messages import ModelAction
 from maestroctl.domain.outcome import JobStatus
 from maestroctl.domain.snapshot import NodeSnapshot
@@ -53,6 +53,10 @@ class Control:
     def nodes(self) -> tuple[NodeSnapshot, ...]:
         """Last snapshots of the connected nodes."""
         return tuple(self._host.snapshots.values())
+
+    def kept_slots(self) -> dict[tuple[ModelName, NodeName], int]:
+        """Slots kept for interactive stages."""
+        return self._host.core.kept_slots()
 
     def not_ready(self) -> str | None:
         """Why nothing can be served now."""

@@ -91,7 +91,7 @@ class CoordinatorHost:
         self.wall_offset_s = time.time() - core_now_s()
         self.now_s = core_now_s
         self.ledger = StageLedger(journal, telemetry, self.bus, core_now_s, self.wall_offset_s)
-        telemetry.load = lambda: self.ledger.load(core.counters.stale)
+        telemetry.load = lambda: self.ledger.load(core.counters.stale, core.kept_slots())
         self.calls = StageCalls(self.post, self._pool, self._engine_body, self.ledger.activated)
         self.carry_out_job: Callable[[JobEffect], None] = _no_jobs
         self._journal = journal

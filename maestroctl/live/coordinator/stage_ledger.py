@@ -6,12 +6,12 @@ Fed with the core's events and effects as they pass; decides nothing.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from maestroctl.domain.ids import JobId, StageId
+from maestroctl.domain.ids import JobId, ModelName, NodeName, StageId
 from maestroctl.domain.outcome import JobStatus, Outcome, Usage
 from maestroctl.domain.prediction import Prediction
 from maestroctl.domain.records import DecisionRecord
@@ -148,7 +148,7 @@ class StageLedger:
         self._journal.write([decision_row(record, self._wall(record.at_s))])
         self._telemetry.decision(record.kind)
 
-    def load(self, stale_events: int = 0) -> Load:
+    def load(self, stale_events: int, kept_slots: Mapping[tuple[ModelName, NodeName], int]) -> Load:
         """How much waits and runs, for the metrics."""
         waiting: Counter[str] = Counter()
         in_flight = 0
@@ -157,7 +157,7 @@ class StageLedger:
                 waiting[track.stage.service_class.value] += 1
             else:
                 in_flight += 1
-        return Load(queued=waiting, in_flight=in_flight, stale_events=stale_events)
+        return Load(waiting, in_flight, stale_events, kept_slots)
 
     def running(self, now_s: float) -> list[dict[str, object]]:
         """Stages that are not over, oldest first."""

@@ -40,6 +40,7 @@ from maestroctl.scheduler.routing.fleet_state import FleetState, Place
 from maestroctl.scheduler.routing.pipeline import (
     KEPT_FOR_INTERACTIVE,
     MAX_CANDIDATES,
+    NO_FREE_SLOT,
     NOTHING_REJECTED,
     Filter,
     RouteDecision,
@@ -131,16 +132,14 @@ class CrossCluster(RoutingPolicy):
         self, stage: StageState, num_ahead: int, fleet: FleetState, now_s: float
     ) -> RouteDecision:
         waiting: RouteDecision | None = None
-        service_class, is_kept = stage.stage.service_class, False
         for model in stage.models:
-            if not fleet.open_places(model, service_class):
-                is_kept = is_kept or bool(fleet.open_places(model))
+            if not fleet.open_places(model, stage.stage.service_class):
                 continue
             decision = self._route_model(stage, model, num_ahead, fleet, now_s)
             if decision.place is not None:
                 return decision
             waiting = waiting or decision
-        return waiting or RouteDecision(None, KEPT_FOR_INTERACTIVE if is_kept else "no free slot")
+        return waiting or RouteDecision(None, NO_FREE_SLOT)
 
     def _route_model(
         self, stage: StageState, model: ModelName, num_ahead: int, fleet: FleetState, now_s: float
@@ -153,7 +152,7 @@ class CrossCluster(RoutingPolicy):
         if best is None or not best.is_open:
             is_any_open = any(item.is_open for item in rated)
             if not is_any_open and not any(_is_open(place, stage) for place in busy):
-                return RouteDecision(None, "no free slot", (), counts or NOTHING_REJECTED)
+                return RouteDecision(None, NO_FREE_SLOT, (), counts or NOTHING_REJECTED)
             assert best is not None, "an open place was not rated"
             reason = f"waiting for {best.place.name} beats what is free"
             wait_s = best.terms.queue_s
@@ -278,10 +277,16 @@ class CrossCluster(RoutingPolicy):
                     "fit": item.terms.fit,
                     "run": item.terms.run_s,
                 },
-                None if item.is_open else "full",
+                _why_closed(item),
             )
             for item in kept
         )
+
+
+def _why_closed(item: Rated) -> str | None:
+    if item.is_open:
+        return None
+    return "full" if item.place.in_flight >= item.place.slots else KEPT_FOR_INTERACTIVE
 
 
 def _is_open(place: Place, stage: StageState) -> bool:

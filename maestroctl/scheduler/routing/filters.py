@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.scheduler.coordinator_state import StageState
 from maestroctl.scheduler.routing.fleet_state import FleetState, Place
-from maestroctl.scheduler.routing.pipeline import KEPT_FOR_INTERACTIVE, Filter
+from maestroctl.scheduler.routing.pipeline import KEPT_FOR_INTERACTIVE, MAX_CANDIDATES, Filter
 
 
 class NotExcluded:
@@ -40,6 +42,21 @@ class InteractiveReserve:
         if place.is_closed_to_batch and stage.stage.service_class is ServiceClass.BATCH:
             return KEPT_FOR_INTERACTIVE
         return None
+
+
+def places_kept_from(stage: StageState, fleet: FleetState) -> list[Place]:
+    """Places with a free slot that turn the stage away by R alone, of the first few that are open.
+
+    R: see `interactive_reserve`.
+    """
+    if stage.stage.service_class is not ServiceClass.BATCH:
+        return []
+    return [
+        place
+        for model in stage.models
+        for place in islice(fleet.open_places(model).values(), MAX_CANDIDATES)
+        if place.is_closed_to_batch
+    ][:MAX_CANDIDATES]
 
 
 COMMON_FILTERS: tuple[Filter, ...] = (NotExcluded(), NotWhereItFailed(), InteractiveReserve())

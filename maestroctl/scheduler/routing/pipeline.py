@@ -27,6 +27,7 @@ MAX_CANDIDATES = 16
 """Candidates that a decision record keeps (algorithms section 5)."""
 
 KEPT_FOR_INTERACTIVE = "its free slots are kept for interactive stages"
+NO_FREE_SLOT = "no free slot"
 NOTHING_REJECTED: Mapping[str, int] = MappingProxyType({})
 
 
@@ -146,7 +147,7 @@ class Pipeline(RoutingPolicy):
                     rejected[reason] = rejected.get(reason, 0) + 1
             if viable:
                 return self._choose(stage, viable, rejected or NOTHING_REJECTED)
-        return RouteDecision(None, "no free slot", (), rejected or NOTHING_REJECTED)
+        return RouteDecision(None, NO_FREE_SLOT, (), rejected or NOTHING_REJECTED)
 
     def _rejection(self, stage: StageState, place: Place, fleet: FleetState) -> str | None:
         for a_filter in self._filters:

@@ -12,7 +12,7 @@ from maestroctl.domain.policy import PolicySpec
 from maestroctl.scheduler.coordinator_state import StageState
 from maestroctl.scheduler.routing.filters import COMMON_FILTERS
 from maestroctl.scheduler.routing.fleet_state import FleetState, Place
-from maestroctl.scheduler.routing.pipeline import NOTHING_REJECTED, RouteDecision, RoutingPolicy
+from maestroctl.scheduler.routing.pipeline import NO_FREE_SLOT, RouteDecision, RoutingPolicy
 
 SEED = 1
 """Of the hash."""
@@ -31,7 +31,7 @@ class PowerOfTwo(RoutingPolicy):
             ]
             if viable:
                 return _choose(stage, sorted(viable, key=lambda place: place.name))
-        return RouteDecision(None, "no free slot", (), NOTHING_REJECTED)
+        return RouteDecision(None, NO_FREE_SLOT)
 
 
 def _choose(stage: StageState, viable: list[Place]) -> RouteDecision:

@@ -40,6 +40,8 @@ ENGINE = {
     "pinned": True,
     "weights_bytes": 123 << 30,
     "kv_limit_bytes": 7 << 30,
+    "slots": 257,
+    "kept_slots": 12,
     "num_running": 12,
     "num_waiting": 345,
     "idle_s": 4000.0,
@@ -103,6 +105,15 @@ def test_fixes_stand_below_what_was_found() -> None:
 )
 def test_step_labels(step: dict[str, object], label: str) -> None:
     assert render.step_label(step) == label
+
+
+@pytest.mark.parametrize(
+    ("slots", "kept", "text"), [(9, 0, "9"), (9, 2, "9 (2 kept)"), (0, 0, "–"), (0, 2, "– (2 kept)")]
+)
+def test_slots_say_how_many_are_kept_for_interactive_stages(
+    slots: int, kept: int, text: str
+) -> None:
+    assert render.slots_text(slots, kept) == text
 
 
 def test_model_names_are_not_read_as_markup() -> None:

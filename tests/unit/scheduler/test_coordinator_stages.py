@@ -603,7 +603,7 @@ def test_a_stage_that_waits_has_an_order_record_and_says_so_when_it_goes(
     coordinator.tell(StageEnded(sid("a"), 1, Outcome.FINISHED, True), 2.5)
     order, route = [effect.record for effect in coordinator.records[-2:]]
     assert (order.kind, order.choice) == ("order", "queue")
-    assert order.reason == "no free slot for m; 0 other stages wait; key 1"
+    assert order.reason == "m: no free slot; 0 other stages wait; key 1"
     assert route.reason == "the only place with a free slot, after 1.500 s in the queue"
 
 

@@ -63,7 +63,7 @@ SNAPSHOT = NodeSnapshot(
 
 @pytest.fixture
 def telemetry() -> Telemetry:
-    load = Load(queued={"interactive": 3, "batch": 40}, in_flight=2, stale_events=3)
+    load = Load({"interactive": 3, "batch": 40}, 2, 3, {(ModelName("m"), NodeName("n")): 2})
     made = Telemetry(FakeJournal(), load=lambda: load)
     made.stage_ended(Attempt(activation="wake", activation_s=2.5, cached_tokens=60))
     made.stage_ended(Attempt(outcome=Outcome.FAILED, first_byte_at=None, output_tokens=None))
@@ -134,12 +134,14 @@ ONE = {"class": "interactive", "model": "m"}
         ("maestroctl_fallbacks_total", {"what": "prediction"}, 1),
         ("maestroctl_queue_length", {"class": "batch"}, 40),
         ("maestroctl_in_flight_stages", {}, 2),
+        ("maestroctl_kept_slots", {"model": "m", "node": "n"}, 2),
         ("maestroctl_nodes", {}, 1),
         ("maestroctl_device_budget_bytes", {"node": "n", "device": "cpu"}, 1000),
         ("maestroctl_device_booked_bytes", {"node": "n", "device": "cpu"}, 600),
         ("maestroctl_device_used_bytes", {"node": "n"}, 550),
         ("maestroctl_engines", {"node": "n", "model": "m", "state": "active"}, 2),
         ("maestroctl_engines", {"node": "n", "model": "k", "state": "sleeping"}, 1),
+        ("maestroctl_engine_slots", {"node": "n", "model": "m"}, 8),
         ("maestroctl_engine_running_stages", {"node": "n", "model": "m"}, 4),
         ("maestroctl_engine_kv_limit_bytes", {"node": "n", "model": "m"}, 1000),
         ("maestroctl_engine_kv_booked_bytes", {"node": "n", "model": "m"}, 400),
