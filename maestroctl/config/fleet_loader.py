@@ -33,10 +33,6 @@ DEFAULT_ENGINE = "default"
 GROUP_OF_ALL = "auto"
 
 
-SEVERAL_NODES_ROUTING = "maestroctl"
-"""`routing` of a file that declares several nodes and does not say; decision 24 has the figures."""
-
-
 class FleetLoader:
     """One pass over one source. Mistakes go to the source.
 
@@ -74,8 +70,6 @@ class FleetLoader:
         groups = self._groups(models)
         self._check_public_names()
         nodes = self._nodes(clusters, models)
-        if len(nodes) > 1 and source.at(("policy", "routing")) is None:
-            policy = replace(policy, routing=SEVERAL_NODES_ROUTING)
         return FleetSpec(
             models,
             engines,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from maestroctl.domain.ids import ClusterName, ModelName, NodeName, check_name
 from maestroctl.domain.llm import EngineSpec, ModelSpec
-from maestroctl.domain.policy import PolicySpec
+from maestroctl.domain.policy import PolicySpec, default_routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,10 @@ class PredictorSpec:
 
 @dataclass(frozen=True, slots=True)
 class FleetSpec:
-    """The whole of a `fleet.toml`, defaults filled in and names checked."""
+    """The whole of a `fleet.toml`, defaults filled in and names checked.
+
+    `policy.routing` is never None: left open, it follows from the number of nodes.
+    """
 
     models: Mapping[ModelName, ModelSpec]
     engines: Mapping[str, EngineSpec]
@@ -140,6 +143,11 @@ class FleetSpec:
     tools: ToolsSpec = field(default_factory=ToolsSpec)
     event_log: EventLogSpec = field(default_factory=EventLogSpec)
     predictor: PredictorSpec = field(default_factory=PredictorSpec)
+
+    def __post_init__(self) -> None:
+        if self.policy.routing is None:
+            policy = replace(self.policy, routing=default_routing(len(self.nodes)))
+            object.__setattr__(self, "policy", policy)
 
     def resolve(self, name: str) -> tuple[ModelName, ...]:
         """Candidate models for what a client calls `name`; empty when unknown.

@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def default_routing(num_nodes: int) -> str:
+    """What routes a fleet that does not say: measured in docs/decisions/0024."""
+    return "maestroctl" if num_nodes > 1 else "single_node"
+
+
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
     """Names resolve in `scheduler.registry`; symbols are the papers'.
 
     Attributes:
         ordering: global level: which ready stage goes first.
-        routing: cluster level: which node.
+        routing: cluster level: which node; None = by how many there are (`FleetSpec`).
         model_choice: which of several candidate models.
         residency: node level: which engine gives way.
         degradation: node level: how memory is freed under pressure.
@@ -32,7 +37,7 @@ class PolicySpec:
     """
 
     ordering: str = "workflow_slo"
-    routing: str = "single_node"
+    routing: str | None = None
     model_choice: str = "maestroctl"
     residency: str = "value"
     degradation: str = "maestroctl"

@@ -27,7 +27,7 @@ from maestroctl.experiments.pareto import (
     speedup_at_quality,
     uncovered,
 )
-from maestroctl.experiments.setup import LENGTH_RHO
+from maestroctl.experiments.setup import LENGTH_RHO, ROUTING
 from maestroctl.predict.answered_query import AnsweredQuery
 from maestroctl.sim.prediction import PredictionError
 from maestroctl.sim.world import World
@@ -55,6 +55,7 @@ def play(cell: Cell, system: System, jobs: Sequence[QueryJob], warmup: int) -> d
     """One run: mean and 95th percentile of job latency, quality, share of the best model."""
     policy = PolicySpec(
         ordering=system.ordering,
+        routing=ROUTING,
         model_choice=system.choice,
         latency_slack=system.slack or 0.0,
         confidence_margin=MARGIN,

@@ -7,6 +7,7 @@ Devices are A100 cards of 40 GB; costs are those of the profiles that come with 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from maestroctl.config.profile import load_profile
 from maestroctl.config.shipped import shipped_dir
@@ -65,6 +66,8 @@ KV_BYTES = 20 * GB
 """KV pool of the one model on a card: what is left beside its weights (Maestro Table V: 20.07)."""
 UNBOUNDED_S = 1e9
 """`max_wait_s` here: the papers' orders have no waiting bound; docs/experiments.md has its cost."""
+ROUTING = "single_node"
+"""Unless the routing itself is what is compared: the papers' orders on the plainest routing."""
 LENGTH_RHO = 0.5
 """Log error where an experiment asks for one; `MEASURED` is the default."""
 MEASURED = PredictionError("measured")
@@ -95,6 +98,9 @@ def make_fleet(
     memory_bytes: int = A100_BYTES,
 ) -> FleetSpec:
     """Alike nodes of one card."""
+    policy = policy or PolicySpec(ordering="fcfs", residency="lru", max_wait_s=UNBOUNDED_S)
+    if policy.routing is None:
+        policy = replace(policy, routing=ROUTING)
     cluster = ClusterName("local")
     names = [NodeName(f"n{number}") for number in range(1, nodes + 1)]
     return FleetSpec(
@@ -108,7 +114,7 @@ def make_fleet(
             for name in names
         },
         clusters={cluster: ClusterSpec(cluster)},
-        policy=policy or PolicySpec(ordering="fcfs", residency="lru", max_wait_s=UNBOUNDED_S),
+        policy=policy,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
 
-from maestroctl.domain.policy import PolicySpec
+from maestroctl.domain.policy import PolicySpec, default_routing
 from maestroctl.errors import ConfigError
 from maestroctl.scheduler.node.degradation_policies import DEGRADATION_POLICIES
 from maestroctl.scheduler.node.residency import RESIDENCY_POLICIES
@@ -115,7 +115,7 @@ def make_routing(policy: PolicySpec) -> RoutingPolicy:
     Raises:
         ConfigError: no such policy.
     """
-    return _make(ROUTINGS, policy.routing, "routing", policy)
+    return _make(ROUTINGS, policy.routing or default_routing(1), "routing", policy)
 
 
 def make_model_choice(policy: PolicySpec) -> ModelChoice:

@@ -4,4 +4,10 @@ from __future__ import annotations
 
 from maestroctl.domain.policy import PolicySpec
 
-PLAIN = PolicySpec(ordering="fcfs", model_choice="first", residency="lru", group_wait_s=5.0)
+PLAIN = PolicySpec(
+    ordering="fcfs",
+    routing="single_node",
+    model_choice="first",
+    residency="lru",
+    group_wait_s=5.0,
+)

@@ -31,6 +31,21 @@ def test_a_file_declares_fleet_workload_and_errors() -> None:
     assert spec.world.network.rtt_s == 0.005
 
 
+@pytest.mark.parametrize(
+    ("change", "routing"),
+    [
+        ({}, "maestroctl"),
+        ({"policy": {"ordering": "edf"}}, "maestroctl"),
+        ({"policy": {"routing": "nearest"}}, "nearest"),
+        ({"node": [{"name": "n"}]}, "single_node"),
+        ({"node": []}, "single_node"),
+    ],
+    ids=["several", "of something else", "said", "one node", "no node"],
+)
+def test_nodes_are_routed_as_those_of_a_fleet_file(change: dict[str, Any], routing: str) -> None:
+    assert make_simulation({**SMALL, **change}).world.fleet.policy.routing == routing
+
+
 def test_costs_may_be_given_in_place_of_geometry() -> None:
     model = {"name": "m", "weights": GIB, "c0": "20ms", "gamma": 1.5, "wake": 3}
     spec = make_simulation({"model": [model]})
