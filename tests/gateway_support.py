@@ -23,7 +23,7 @@ from maestroctl.domain.fleet import (
 )
 from maestroctl.domain.ids import ClusterName, DeviceName, EngineId, JobId, ModelName, NodeName
 from maestroctl.domain.llm import EngineKind, EngineSpec, ModelSpec
-from maestroctl.domain.messages import ModelAction
+from maestroctl.domain.messages import ActionAnswer, ModelAction
 from maestroctl.domain.outcome import Usage
 from maestroctl.domain.snapshot import DeviceSnapshot, EngineSnapshot, NodeSnapshot
 from maestroctl.errors import RequestError
@@ -246,7 +246,7 @@ class FakeControl:
     known_jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     submitted: list[JobRequest] = field(default_factory=list)
     actions: list[tuple[str, str]] = field(default_factory=list)
-    action_error: str | None = None
+    action_answer: ActionAnswer = ActionAnswer()
     submit_error: Exception | None = None
     resets: list[tuple[str | None, str | None, str | None, bool]] = field(default_factory=list)
     live: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
@@ -294,9 +294,9 @@ class FakeControl:
         job["status"] = "cancelled"
         return True
 
-    async def model_action(self, model: ModelName, action: ModelAction) -> str | None:
+    async def model_action(self, model: ModelName, action: ModelAction) -> ActionAnswer:
         self.actions.append((model, action))
-        return self.action_error
+        return self.action_answer
 
     async def explain(self, job_id: str, stage: str | None) -> dict[str, Any]:
         job = await self.job(JobId(job_id))

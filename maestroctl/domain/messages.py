@@ -30,6 +30,19 @@ class ModelAction(StrEnum):
     UNPIN = "unpin"
 
 
+@dataclass(frozen=True, slots=True)
+class ActionAnswer:
+    """What came of a `ModelAction`.
+
+    Attributes:
+        error: why it is not possible; None = it is as was asked.
+        note: what was so already, where nothing had to be done: "is asleep already".
+    """
+
+    error: str | None = None
+    note: str = ""
+
+
 class StageHeaders:
     """Headers of a stage on its way to the node daemon and back, in lower case."""
 
@@ -169,6 +182,7 @@ class ModelActionAnswered:
 
     request_id: int
     error: str | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

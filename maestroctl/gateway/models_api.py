@@ -206,7 +206,8 @@ async def model_action(gateway: Gateway, request: web.Request) -> web.StreamResp
         raise InvalidRequest(
             f"{name!r} is a group; name one of its models: {', '.join(candidates)}", param="name"
         )
-    error = await gateway.control.model_action(candidates[0], ModelAction(verb))
-    if error is not None:
-        raise Conflict(f"{verb} {candidates[0]}: {error}")
-    return json_response(gateway, request, {"model": candidates[0], "action": verb, "done": True})
+    answer = await gateway.control.model_action(candidates[0], ModelAction(verb))
+    if answer.error is not None:
+        raise Conflict(f"{verb} {candidates[0]}: {answer.error}")
+    document = {"model": candidates[0], "action": verb, "done": not answer.note}
+    return json_response(gateway, request, {**document, "note": answer.note})

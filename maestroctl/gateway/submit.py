@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from maestroctl.domain.fleet import FleetSpec
 from maestroctl.domain.ids import JobId, ModelName, NodeName
-from maestroctl.domain.messages import ModelAction
+from maestroctl.domain.messages import ActionAnswer, ModelAction
 from maestroctl.domain.outcome import Usage
 from maestroctl.domain.snapshot import NodeSnapshot
 from maestroctl.domain.stage import ServiceClass, StageDescriptor, StageText
@@ -155,8 +155,8 @@ class ControlService(Protocol):
         """False when it is unknown or over."""
         ...
 
-    async def model_action(self, model: ModelName, action: ModelAction) -> str | None:
-        """Carry the action out on every node that holds the model; the error, if any."""
+    async def model_action(self, model: ModelName, action: ModelAction) -> ActionAnswer:
+        """Carry the action out on every node that holds the model."""
         ...
 
     async def decisions(self, subject: str, *, limit: int) -> list[dict[str, Any]]:

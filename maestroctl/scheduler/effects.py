@@ -271,10 +271,14 @@ class SetKvLimit:
 
 @dataclass(frozen=True, slots=True)
 class AnswerModelAction:
-    """The action asked for by hand is done, or is not possible for `error`."""
+    """The action asked for by hand is done, or is not possible for `error`.
+
+    `note` says what was so already, where nothing had to be done.
+    """
 
     request_id: int
     error: str | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,7 +287,15 @@ async def test_models_are_moved_by_hand(quick: Coordinator) -> None:
     for action, ending in (("wake", "idle"), ("sleep", "sleeping"), ("evict", "stopped")):
         done = await run("models", action, "alpha", "--url", quick.url)
         assert done.code == 0, done.err
+        assert f"alpha: {action} done" in done.err
         assert await status() == ending
+    for action, found in (
+        ("sleep", "is stopped; nothing to put to sleep"),
+        ("evict", "is stopped; nothing to stop"),
+        ("unpin", "is not pinned"),
+    ):
+        nothing = await run("models", action, "alpha", "--url", quick.url)
+        assert (nothing.code, nothing.err.strip()) == (0, f"alpha {found}")
     refused = await run("models", "wake", "nobody", "--url", quick.url)
     assert refused.code != 0
     assert "nobody" in refused.err

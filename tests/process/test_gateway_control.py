@@ -15,6 +15,7 @@ import pytest
 
 from maestroctl.domain.fleet import CoordinatorSpec
 from maestroctl.domain.ids import ModelName, NodeName
+from maestroctl.domain.messages import ActionAnswer
 from maestroctl.domain.workflow import StepSpec, WorkflowSpec
 from maestroctl.errors import ConfigError, StoreError
 from maestroctl.gateway.app import create_app
@@ -208,13 +209,21 @@ async def test_models_are_told_by_any_name(name: str) -> None:
     assert running.control.actions == [(ModelName(model), "wake")]
 
 
+async def test_what_was_so_already_is_not_called_done() -> None:
+    async with running_gateway() as running:
+        running.control.action_answer = ActionAnswer(note="is asleep already")
+        reply = await post(running, "/api/models/qwen/sleep")
+    assert reply.status == 200
+    assert (reply.json()["done"], reply.json()["note"]) == (False, "is asleep already")
+
+
 async def test_what_models_cannot_be_told() -> None:
     async with running_gateway() as running:
         assert (await post(running, "/api/models/qwen/dance")).status == 404
         assert (await post(running, "/api/models/nope/wake")).status == 404
         assert (await post(running, "/api/models/coder/wake")).status == 400
         assert (await get(running, "/api/models/qwen/wake")).status == 405
-        running.control.action_error = "no room: 3 GiB short"
+        running.control.action_answer = ActionAnswer("no room: 3 GiB short")
         reply = await post(running, "/api/models/qwen/wake")
     assert reply.status == 409
     assert "3 GiB short" in reply.json()["error"]["message"]

@@ -16,10 +16,13 @@ import pytest
 
 from maestroctl.cli.wiring import Coordinator
 from maestroctl.domain.engine import EngineStatus
+from maestroctl.domain.ids import ModelName
 from maestroctl.domain.messages import ModelAction
 from maestroctl.domain.snapshot import EngineSnapshot
 from maestroctl.live.engine.identity import load_identities
 from tests.support.product import chat, running_coordinator, stub_fleet, until
+
+ALPHA = ModelName("alpha")
 
 
 class Client:
@@ -258,8 +261,8 @@ async def test_an_engine_that_lies_about_sleep_is_stopped_not_trusted(serving: A
     flags = ("--lie-about-sleep", "--weights-mib", "64")
     async with serving(flags=flags) as client:
         assert (await client.chat("hello"))[0] == 200
-        error = await client.coordinator.control.model_action("alpha", ModelAction.SLEEP)  # type: ignore[arg-type]
-        assert error is not None
+        answer = await client.coordinator.control.model_action(ALPHA, ModelAction.SLEEP)
+        assert answer.error is not None
         await until(lambda: client.engine().status in (EngineStatus.STOPPED, EngineStatus.FAILED))
         assert (await client.chat("ECHO: again"))[0] == 200
 
@@ -268,7 +271,8 @@ async def test_an_engine_that_lies_about_sleep_is_stopped_not_trusted(serving: A
 async def test_a_wake_that_fails_is_answered_by_a_fresh_start(serving: Any, how: str) -> None:
     async with serving(flags=("--fail-wake", how)) as client:
         assert (await client.chat("hello"))[0] == 200
-        assert await client.coordinator.control.model_action("alpha", ModelAction.SLEEP) is None  # type: ignore[arg-type]
+        answer = await client.coordinator.control.model_action(ALPHA, ModelAction.SLEEP)
+        assert answer.error is None
         status, body = await client.chat("ECHO: back")
         assert status == 200, body
         assert body["choices"][0]["message"]["content"] == "back"
@@ -278,7 +282,8 @@ async def test_memory_that_returns_late_is_waited_for(serving: Any) -> None:
     flags = ("--return-memory-late", "1.0", "--weights-mib", "64")
     async with serving(flags=flags) as client:
         assert (await client.chat("hello"))[0] == 200
-        assert await client.coordinator.control.model_action("alpha", ModelAction.SLEEP) is None  # type: ignore[arg-type]
+        answer = await client.coordinator.control.model_action(ALPHA, ModelAction.SLEEP)
+        assert answer.error is None
         await client.until_status(EngineStatus.SLEEPING)
 
 

@@ -62,10 +62,8 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Coordinator]:
         await until(lambda: len(coordinator.host.snapshots) == len(NODES))
         for name in NODES:
             await until(lambda name=name: _knows(coordinator, name))
-            error = await coordinator.host.links[NodeName(name)].model_action(
-                MODEL, ModelAction.WAKE
-            )
-            assert error is None
+            link = coordinator.host.links[NodeName(name)]
+            assert (await link.model_action(MODEL, ModelAction.WAKE)).error is None
         await until(lambda: all(_is_awake(coordinator, name) for name in NODES), 30.0)
         yield coordinator
 
@@ -137,8 +135,8 @@ async def test_nobody_waits_for_a_start_where_an_awake_engine_is_free_elsewhere(
     fleet: Coordinator,
 ) -> None:
     """The near node gives its engine up by hand."""
-    error = await fleet.host.links[NodeName("near")].model_action(MODEL, ModelAction.EVICT)
-    assert error is None
+    answer = await fleet.host.links[NodeName("near")].model_action(MODEL, ModelAction.EVICT)
+    assert answer.error is None
     await until(
         lambda: all(
             e.status is EngineStatus.STOPPED for e in fleet.host.snapshots[NodeName("near")].engines

@@ -191,7 +191,7 @@ async def test_a_sleeping_model_wakes_for_a_request_and_answers_the_same(
     before = await ask()
     await until_idle(coordinator)
     name = ModelName("smollm2")
-    assert await coordinator.control.model_action(name, ModelAction.SLEEP) is None
+    assert (await coordinator.control.model_action(name, ModelAction.SLEEP)).error is None
 
     def is_asleep() -> bool:
         (node,) = coordinator.control.nodes()

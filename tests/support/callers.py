@@ -86,4 +86,4 @@ async def act(
     await until(lambda: NODE in coordinator.host.snapshots)
     link = coordinator.host.links[NODE]
     async with asyncio.timeout(limit_s):
-        assert await link.model_action(ModelName(model), action) is None
+        assert (await link.model_action(ModelName(model), action)).error is None

@@ -35,7 +35,8 @@ def _act(action: str, model: str, url: str | None, as_json: bool) -> None:
     if as_json:
         terminal.json(document)
     else:
-        terminal.err.print(f"{model}: {action} done")
+        note = document["note"]
+        terminal.err.print(f"{model} {note}" if note else f"{model}: {action} done", markup=False)
 
 
 @app.command("wake")

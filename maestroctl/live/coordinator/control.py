@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from maestroctl import __version__
 from maestroctl.domain.fleet import FleetSpec
 from maestroctl.domain.ids import JobId, ModelName, NodeName
-from maestroctl.domain.messages import ModelAction
+from maestroctl.domain.messages import ActionAnswer, ModelAction
 from maestroctl.domain.outcome import JobStatus
 from maestroctl.domain.snapshot import NodeSnapshot
 from maestroctl.gateway.submit import JobRequest
@@ -108,8 +108,8 @@ class Control:
         """False when it is unknown or over."""
         return self._desk.cancel(job_id)
 
-    async def model_action(self, model: ModelName, action: ModelAction) -> str | None:
-        """Carry the action out on every node that has the model; the errors, if any."""
+    async def model_action(self, model: ModelName, action: ModelAction) -> ActionAnswer:
+        """Carry the action out on every node that has the model."""
         links = [
             self._host.links[snapshot.node]
             for snapshot in self.nodes()
@@ -122,9 +122,9 @@ class Control:
                 for unfit, reason in snapshot.never_fits
                 if unfit == model
             ]
-            return "; ".join(reasons) or f"no connected node has model {model!r}"
-        errors = await asyncio.gather(*(link.model_action(model, action) for link in links))
-        return "; ".join(error for error in errors if error) or None
+            return ActionAnswer("; ".join(reasons) or f"no connected node has model {model!r}")
+        answers = await asyncio.gather(*(link.model_action(model, action) for link in links))
+        return join_answers({link.node: a for link, a in zip(links, answers, strict=True)})
 
     async def decisions(self, subject: str, *, limit: int) -> list[dict[str, Any]]:
         """Records about a stage, an engine, or a job with all its stages; oldest first."""
@@ -162,3 +162,13 @@ class Control:
 
     def _node_problems(self) -> dict[str, str]:
         return {name: link.problem for name, link in self._host.links.items() if link.problem}
+
+
+def join_answers(by_node: Mapping[NodeName, ActionAnswer]) -> ActionAnswer:
+    """One answer of several nodes; it has a note only where no node had anything to do."""
+    where = {node: f" ({node})" if len(by_node) > 1 else "" for node in by_node}
+    errors = [f"{answer.error}{where[node]}" for node, answer in by_node.items() if answer.error]
+    notes = [f"{answer.note}{where[node]}" for node, answer in by_node.items() if answer.note]
+    return ActionAnswer(
+        "; ".join(errors) or None, ", ".join(notes) if len(notes) == len(by_node) else ""
+    )

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from maestroctl.domain.ids import ModelName, NodeName
 from maestroctl.domain.messages import (
+    ActionAnswer,
     PROTOCOL_VERSION,
     CoordinatorHello,
     DecisionsMade,
@@ -92,7 +93,7 @@ class NodeLink:
         self._control: ControlConnection[NodeMessage] | None = None
         self._rtt_s = 0.0
         self._pings: dict[int, float] = {}
-        self._actions: dict[int, asyncio.Future[str | None]] = {}
+        self._actions: dict[int, asyncio.Future[ActionAnswer]] = {}
         self._next_number = 1
         self._stopped = asyncio.Event()
         self._over = asyncio.Event()
@@ -152,7 +153,7 @@ class NodeLink:
                 case DecisionsMade():
                     self._listener.node_decided(self.node, message.records)
                 case ModelActionAnswered():
-                    self._answer(message.request_id, message.error)
+                    self._answer(message.request_id, ActionAnswer(message.error, message.note))
                 case Pong():
                     self._measure(message.number)
                 case NodeStopped():
@@ -189,12 +190,12 @@ class NodeLink:
 
     # --- what the coordinator asks --------------------------------------------------------------
 
-    async def model_action(self, model: ModelName, action: ModelAction) -> str | None:
-        """Have the node carry it out; the error, if any."""
+    async def model_action(self, model: ModelName, action: ModelAction) -> ActionAnswer:
+        """Have the node carry it out."""
         if self._control is None:
-            return f"node {self.node} is not connected: {self.problem}"
+            return ActionAnswer(f"node {self.node} is not connected: {self.problem}")
         number = self._number()
-        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[ActionAnswer] = asyncio.get_running_loop().create_future()
         self._actions[number] = answer
         self._control.send(RequestModelAction(number, action, model))
         return await answer
@@ -225,12 +226,12 @@ class NodeLink:
         self._next_number += 1
         return self._next_number
 
-    def _answer(self, number: int, error: str | None) -> None:
-        answer = self._actions.pop(number, None)
-        if answer is not None and not answer.done():
-            answer.set_result(error)
+    def _answer(self, number: int, answer: ActionAnswer) -> None:
+        waiting = self._actions.pop(number, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
 
     def _lose(self, reason: str) -> None:
         for number in list(self._actions):
-            self._answer(number, f"node {self.node} went away: {reason}")
+            self._answer(number, ActionAnswer(f"node {self.node} went away: {reason}"))
         self._listener.node_lost(self.node, reason)

@@ -145,7 +145,9 @@ class NodeHost:
             case RecordDecision():
                 self._listener.decided(effect.record)
             case AnswerModelAction():
-                self._listener.answered(ModelActionAnswered(effect.request_id, effect.error))
+                self._listener.answered(
+                    ModelActionAnswered(effect.request_id, effect.error, effect.note)
+                )
             case SetKvLimit():
                 self._spawn(self._set_kv_limit(effect))
             case (

@@ -18,7 +18,7 @@ from maestroctl.scheduler.node.engine_state import (
     OrderCause,
 )
 from maestroctl.scheduler.node.orders import call_off_drain
-from maestroctl.scheduler.node.requests import GOALS, fail_requests, settle_requests
+from maestroctl.scheduler.node.requests import GOALS, describe_gone, fail_requests, settle_requests
 from maestroctl.scheduler.node.residency import GiveWayAction
 from maestroctl.scheduler.node.shutdown import REASON
 from maestroctl.scheduler.node.stages import refuse_waiters
@@ -38,18 +38,21 @@ def request_action(state: NodeState, event: ModelActionRequested) -> None:
     ):
         raise state.violation(f"request {event.request_id} by hand is open already")
     engine = state.by_model.get(event.model)
-    error = None
     if engine is None:
         error = f"this node does not run {event.model!r}"
-    elif event.action in (ModelAction.PIN, ModelAction.UNPIN):
+        state.effects.append(AnswerModelAction(event.request_id, error))
+        return
+    note = _what_is_so(engine, event.action)
+    if event.action in (ModelAction.PIN, ModelAction.UNPIN):
         _set_pinned(state, engine, event.action is ModelAction.PIN)
-    else:
-        error = _why_not(state, engine, event.action)
-    if engine is None or error is not None or event.action not in GOALS:
+        state.effects.append(AnswerModelAction(event.request_id, note=note))
+        return
+    error = _why_not(state, engine, event.action)
+    if error is not None:
         state.effects.append(AnswerModelAction(event.request_id, error))
         return
     state.journal.note(state.now_s, engine.engine_id, None, f"{event.action} by hand")
-    engine.requests.append(HandRequest(event.request_id, event.action, state.now_s))
+    engine.requests.append(HandRequest(event.request_id, event.action, state.now_s, note))
     if event.action is ModelAction.WAKE:
         _wake(state, engine)
     else:
@@ -59,7 +62,7 @@ def request_action(state: NodeState, event: ModelActionRequested) -> None:
 
 
 def _why_not(state: NodeState, engine: EngineState, action: ModelAction) -> str | None:
-    """The error of an action that is not possible; None when it is."""
+    """The error of a wake, sleep or evict that is not possible; None when it is."""
     model = engine.model
     if state.shutdown is not None:
         return REASON
@@ -75,6 +78,26 @@ def _why_not(state: NodeState, engine: EngineState, action: ModelAction) -> str 
         if engine.status in _WITH_FROZEN:
             return f"{model!r} holds suspended requests; evict stops it"
     return None
+
+
+def _what_is_so(engine: EngineState, action: ModelAction) -> str:
+    """What the action finds done already; empty when there is something to do."""
+    match action:
+        case ModelAction.PIN:
+            return "is pinned already" if engine.pinned else ""
+        case ModelAction.UNPIN:
+            return "" if engine.pinned else "is not pinned"
+    if engine.status not in GOALS[action]:
+        return ""
+    match action:
+        case ModelAction.WAKE:
+            return "is awake already"
+        case ModelAction.SLEEP if engine.status is S.SLEEPING:
+            return "is asleep already"
+        case ModelAction.SLEEP:
+            return f"{describe_gone(engine)}; nothing to put to sleep"
+        case ModelAction.EVICT:
+            return f"{describe_gone(engine)}; nothing to stop"
 
 
 def _set_pinned(state: NodeState, engine: EngineState, pinned: bool) -> None:

@@ -112,11 +112,16 @@ class GiveWayOrder:
 
 @dataclass(frozen=True, slots=True)
 class HandRequest:
-    """A wake, sleep or evict by hand that is not answered yet."""
+    """A wake, sleep or evict by hand that is not answered yet.
+
+    Attributes:
+        note: what was so already when it came; empty = there was something to do.
+    """
 
     request_id: int
     action: ModelAction
     at_s: float
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

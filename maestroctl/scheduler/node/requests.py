@@ -18,6 +18,11 @@ GOALS: Mapping[ModelAction, tuple[EngineStatus, ...]] = {
 }
 
 
+def describe_gone(engine: EngineState) -> str:
+    """What is so of an engine without a process."""
+    return "has failed" if engine.status is EngineStatus.FAILED else "is stopped"
+
+
 def settle_requests(state: NodeState, engine: EngineState) -> None:
     """Answer the requests whose goal the engine has reached."""
     if not engine.requests:
@@ -25,7 +30,10 @@ def settle_requests(state: NodeState, engine: EngineState) -> None:
     done = [request for request in engine.requests if engine.status in GOALS[request.action]]
     for request in done:
         engine.requests.remove(request)
-        state.effects.append(AnswerModelAction(request.request_id))
+        note = request.note
+        if not note and request.action is ModelAction.SLEEP and engine.status in _GONE:
+            note = describe_gone(engine)
+        state.effects.append(AnswerModelAction(request.request_id, note=note))
 
 
 def fail_requests(

@@ -34,14 +34,14 @@ def test_wake_is_answered_when_the_engine_is_awake():
     script = NodeScript().asleep("a")
     assert script.ask(1, WAKE, "a") == [WakeEngine(A, 1, 3)]
     assert script.finish("a") == [AnswerModelAction(1)]
-    assert script.ask(2, WAKE, "a") == [AnswerModelAction(2)]
+    assert script.ask(2, WAKE, "a") == [AnswerModelAction(2, note="is awake already")]
 
 
 def test_sleep_of_an_idle_engine_is_answered_when_it_sleeps():
     script = NodeScript().awake("a")
     assert script.ask(1, SLEEP, "a") == [SleepEngine(A, 1, 2, DISK)]
     assert script.finish("a") == [AnswerModelAction(1)]
-    assert script.ask(2, SLEEP, "a") == [AnswerModelAction(2)]
+    assert script.ask(2, SLEEP, "a") == [AnswerModelAction(2, note="is asleep already")]
 
 
 def test_sleep_of_a_busy_engine_drains_it_first_and_holds_what_comes():
@@ -68,7 +68,7 @@ def test_evict_stops_and_frees_everything():
     assert script.ask(1, EVICT, "a") == [StopEngine(A, 1, 3)]
     assert script.finish("a") == [AnswerModelAction(1)]
     assert script.booked() == 0
-    assert script.ask(2, EVICT, "a") == [AnswerModelAction(2)]
+    assert script.ask(2, EVICT, "a") == [AnswerModelAction(2, note="is stopped; nothing to stop")]
 
 
 def test_evict_drains_a_busy_engine_first():
@@ -115,7 +115,7 @@ def test_sleep_calls_off_a_wake_that_waits():
     effects = script.ask(2, SLEEP, "b")
     assert effects[:2] == [
         AnswerModelAction(1, "called off: told to sleep by hand"),
-        AnswerModelAction(2),
+        AnswerModelAction(2, note="is stopped; nothing to put to sleep"),
     ]
 
 
@@ -137,6 +137,34 @@ def test_wake_that_fails_is_answered_with_the_reason():
     script = NodeScript().asleep("a")
     script.ask(1, WAKE, "a")
     assert AnswerModelAction(1, "engine of 'a': wake failed: boom") in script.fail("a")
+
+
+def test_sleep_and_evict_of_an_engine_that_failed_say_so():
+    script = NodeScript()
+    script.ask(1, WAKE, "a")
+    script.fail("a", permanent=True)
+    assert script.status("a") is S.FAILED
+    assert script.ask(2, SLEEP, "a") == [
+        AnswerModelAction(2, note="has failed; nothing to put to sleep")
+    ]
+    assert script.ask(3, EVICT, "a") == [AnswerModelAction(3, note="has failed; nothing to stop")]
+
+
+def test_a_sleep_that_ends_in_a_stop_says_so():
+    script = NodeScript().awake("a")
+    script.offer("1", "a")
+    assert script.ask(1, SLEEP, "a") == []
+    assert script.ask(2, EVICT, "a") == []
+    assert script.leave("1") == [StopEngine(A, 1, 2)]
+    assert script.finish("a") == [AnswerModelAction(1, note="is stopped"), AnswerModelAction(2)]
+
+
+def test_pin_and_unpin_say_what_was_so_already():
+    script = NodeScript().awake("a")
+    assert script.ask(1, UNPIN, "a") == [AnswerModelAction(1, note="is not pinned")]
+    assert script.ask(2, PIN, "a") == [AnswerModelAction(2)]
+    assert script.ask(3, PIN, "a") == [AnswerModelAction(3, note="is pinned already")]
+    assert script.ask(4, UNPIN, "a") == [AnswerModelAction(4)]
 
 
 @pytest.mark.parametrize(
