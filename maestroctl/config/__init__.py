@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from maestroctl.config.effective import EffectiveValue, effective_values
-    from maestroctl.config.fleet import LoadedFleet, default_fleet, load_fleet, parse_fleet
+    from maestroctl.config.fleet import LoadedFleet, load_fleet, parse_fleet
     from maestroctl.config.home import home_dir
     from maestroctl.config.workflow import (
         load_workflow,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _HOMES = {
     "EffectiveValue": "effective",
     "LoadedFleet": "fleet",
-    "default_fleet": "fleet",
     "effective_values": "effective",
     "home_dir": "home",
     "load_fleet": "fleet",
@@ -41,7 +40,6 @@ _HOMES = {
 __all__ = [
     "EffectiveValue",
     "LoadedFleet",
-    "default_fleet",
     "effective_values",
     "home_dir",
     "load_fleet",

@@ -139,11 +139,6 @@ def _parse(text: str, file: str) -> Source:
     return source
 
 
-def default_fleet(*, cuda: bool = False, environ: Mapping[str, str] | None = None) -> FleetSpec:
-    """The fleet without a file: one node ``local``, one model ``smollm2``."""
-    return load_fleet(None, environ=environ, cuda=cuda).spec
-
-
 def _load(
     source: Source,
     folder: FilePath,

@@ -93,10 +93,9 @@ def _record(
 ) -> ProfileRecord:
     meta, device, iteration = tables["profile"], tables["device"], tables["iteration"]
     origin, made_at = str(meta["origin"]), meta.get("made_at", "")
-    where = f"{device['name']}, {made_at}" if made_at else device["name"]
     fit, check = tables["fit"], tables["check"]
     return ProfileRecord(
-        costs=_costs(ModelName(meta["model"]), origin, where, tables),
+        costs=_costs(ModelName(meta["model"]), origin, tables),
         geometry=_geometry(tables["kv"]),
         device=device["name"],
         device_kind=str(device["kind"]),
@@ -116,7 +115,7 @@ def _record(
 
 
 def _costs(
-    model: ModelName, origin: str, where: str, tables: dict[str, dict[str, Any]]
+    model: ModelName, origin: str, tables: dict[str, dict[str, Any]]
 ) -> ModelProfile:
     memory, kv, iteration = tables["memory"], tables["kv"], tables["iteration"]
     cost = IterationCost(*(iteration[name] for name in ("c0_s", "c1_s", "c2_s", "cp_s", "gamma")))
@@ -138,7 +137,6 @@ def _costs(
         sleep_s=tables["activation"]["sleep_s"],
         iteration=cost,
         origin=origin,
-        measured_on=where,
     )
 
 

@@ -221,7 +221,6 @@ class ModelProfile:
     sleep_s: float
     iteration: IterationCost
     origin: str = "geometry"
-    measured_on: str | None = None
 
     @property
     def decode_s(self) -> float:

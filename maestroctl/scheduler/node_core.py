@@ -125,7 +125,6 @@ class NodeCore:
             or _look_up(DEGRADATION_POLICIES, policy.degradation, "degradation"),
             engines=engines,
             by_model={engine.model: engine for engine in engines.values()},
-            nominal_budgets=dict(devices),
             never_fits={**unavailable, **_find_misfits(engines.values(), devices)},
         )
         self._handlers: dict[type, Callable[[NodeState, Any], None]] = {

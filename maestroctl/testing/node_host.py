@@ -91,6 +91,7 @@ class FakeNodeHost:
         alive: generation of each process that is up.
         requests: requests by hand not answered yet.
         down: the node was told to go down.
+        nominal_budgets: what the node began with.
     """
 
     core: NodeCore
@@ -110,6 +111,9 @@ class FakeNodeHost:
     num_requests: int = 0
     epoch: int = 0
     seq: int = 0
+
+    def __post_init__(self) -> None:
+        self.nominal_budgets = dict(self.core._state.books.budgets)
 
     # --- events in, effects out -----------------------------------------------------------------
 
@@ -373,7 +377,7 @@ def _do(host: FakeNodeHost, rng: random.Random, action: str, models: list[str]) 
 
 
 def _do_rare(host: FakeNodeHost, rng: random.Random, action: str, models: list[str]) -> None:
-    budgets = host.core._state.nominal_budgets
+    budgets = host.nominal_budgets
     if action == "budget":
         device = rng.choice(list(budgets))
         size = int(budgets[device] * rng.choice([0.1, 0.6, 0.9, 1.0, 1.0]))
@@ -403,7 +407,7 @@ def _do_rare(host: FakeNodeHost, rng: random.Random, action: str, models: list[s
 
 def restore_budgets(host: FakeNodeHost) -> None:
     """Give the node back what it began with."""
-    host.send(MemoryRead(dict(host.core._state.nominal_budgets)))
+    host.send(MemoryRead(dict(host.nominal_budgets)))
 
 
 def shut_down(host: FakeNodeHost, *, drain: bool) -> None:

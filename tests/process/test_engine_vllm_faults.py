@@ -175,7 +175,6 @@ async def test_exit_in_the_middle_of_serving_resolves_exited(tmp_path: Path) -> 
     with pytest.raises(Exception, match=r"(?i)disconnect|payload|closed|connection"):
         await client.stream("x", 20)
     ended = await asyncio.wait_for(engine.exited, 10)
-    assert not ended.was_asked
     await client.close()
     await engine.stop()
 

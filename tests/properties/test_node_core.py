@@ -104,7 +104,7 @@ class NodeMachine(RuleBasedStateMachine):
 
     @rule(n=picks, part=st.sampled_from([0.1, 0.6, 0.9, 1.0, 1.2]))
     def move_budget(self, n, part):
-        budgets = self.host.core._state.nominal_budgets
+        budgets = self.host.nominal_budgets
         device = self.pick(budgets, n)
         self.host.send(MemoryRead({device: int(budgets[device] * part)}))
 

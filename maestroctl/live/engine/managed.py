@@ -208,7 +208,7 @@ class ManagedEngine(ABC):
     async def stop(self, grace_s: float | None = None) -> EngineExit:
         """Stop every process of it; safe to call again."""
         if self._process is None:
-            return EngineExit(None, was_asked=True)
+            return EngineExit(None)
         grace_s = self._order.engine.stop_grace_s if grace_s is None else grace_s
         try:
             return await self._process.stop(grace_s)

@@ -90,14 +90,12 @@ class EngineExit:
     Attributes:
         returncode: exit status of its first process, negative for a signal; None when it was
             adopted and the status is not ours to read.
-        was_asked: whether `stop` had been called.
         last_log_lines: the end of its log.
         survivors: process ids that even SIGKILL did not end; empty but for processes stuck in
             the kernel.
     """
 
     returncode: int | None
-    was_asked: bool
     last_log_lines: tuple[str, ...] = ()
     survivors: tuple[int, ...] = ()
 
@@ -133,7 +131,6 @@ class EngineProcess:
         self._child = child  # None for an adopted engine
         self._log_limits = log_limits
         self._kill_at_s: float | None = None  # loop time after which members are killed
-        self._stop_asked = False
         self._leader_ended = asyncio.Event()
         self._pidfd = os.pidfd_open(identity.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._on_leader_ended)
@@ -228,7 +225,6 @@ class EngineProcess:
         Raises:
             EngineError: processes survived SIGKILL.
         """
-        self._stop_asked = True
         if not self.exited.done():
             deadline_s = asyncio.get_running_loop().time() + max(0.0, grace_s)
             if self._kill_at_s is None or deadline_s < self._kill_at_s:
@@ -276,7 +272,7 @@ class EngineProcess:
         if not survivors:
             identities.forget(self._state_dir, self.identity)
         self.exited.set_result(
-            EngineExit(returncode, self._stop_asked, self.read_last_log_lines(), survivors)
+            EngineExit(returncode, self.read_last_log_lines(), survivors)
         )
 
     async def _sweep(self) -> tuple[int, ...]:

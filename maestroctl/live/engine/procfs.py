@@ -30,14 +30,12 @@ class ProcessStat:
     Attributes:
         pid: process id.
         state: one letter; ``Z`` is a zombie, ``X`` a dead process.
-        parent_pid: id of its parent.
         session_id: id of its session's leader.
         start_ticks: clock ticks between boot and its start.
     """
 
     pid: int
     state: str
-    parent_pid: int
     session_id: int
     start_ticks: int
 
@@ -66,7 +64,6 @@ def read_stat(pid: int) -> ProcessStat | None:
     return ProcessStat(
         pid=pid,
         state=fields[0],
-        parent_pid=int(fields[1]),
         session_id=int(fields[3]),
         start_ticks=int(fields[19]),
     )

@@ -31,14 +31,12 @@ class ModelGeometry:
         weights_bytes: bytes of its weights on one device, after the split.
         max_model_len: longest context it was trained for, tokens.
         dtype: name of the type of its weights.
-        architecture: class name, for messages.
     """
 
     kv: KvGeometry
     weights_bytes: int
     max_model_len: int
     dtype: str
-    architecture: str
 
 
 def read_geometry(
@@ -71,7 +69,6 @@ def read_geometry(
         weights_bytes=-(-weight_bytes(model_dir) // tensor_parallel),
         max_model_len=max_model_len,
         dtype=dtype,
-        architecture=str((config.get("architectures") or ["unknown"])[0]),
     )
 
 

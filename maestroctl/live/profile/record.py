@@ -72,7 +72,6 @@ def make_record(subject: Subject, seen: Measurements, plan: ProfilePlan) -> Prof
             max_batch=max_batch,
             max_model_len=subject.prepared.geometry.max_model_len,
             origin=MEASURED,
-            measured_on=f"{device.name}, {made_at}",
         ),
         geometry=subject.prepared.geometry.kv,
         device=device.name,

@@ -55,7 +55,6 @@ class VictimView:
     Attributes:
         busy: stages are open on it; it has to drain first (or be suspended, or aborted).
         leaving: it was already told to give way for the same need and has not begun.
-        held_bytes: what it has booked, per device.
         interactive: an interactive stage is open or held on it.
         choices: its chain, mildest first.
         value_per_byte: seconds of activation that keeping it is expected to save, per byte held.
@@ -68,7 +67,6 @@ class VictimView:
     busy: bool
     leaving: bool
     last_used_s: float
-    held_bytes: Mapping[DeviceName, int]
     interactive: bool
     choices: tuple[GiveWayChoice, ...]
     value_per_byte: float = 0.0

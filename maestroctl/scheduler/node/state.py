@@ -74,7 +74,6 @@ class NodeState:
     """Tables of one node.
 
     Attributes:
-        nominal_budgets: the budgets the node began with; what can ever fit is judged on them.
         never_fits: models that cannot run here, with the reason.
         locks: device -> engine whose transition is in flight on it.
         timers: timers asked for and not yet fired.
@@ -92,7 +91,6 @@ class NodeState:
     degradation: DegradationPolicy
     engines: dict[EngineId, EngineState]
     by_model: dict[ModelName, EngineState]
-    nominal_budgets: Mapping[DeviceName, int]
     never_fits: dict[ModelName, str]
     stages: dict[StageId, StageState] = field(default_factory=dict)
     locks: dict[DeviceName, EngineId] = field(default_factory=dict)

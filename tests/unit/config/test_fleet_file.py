@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maestroctl.config import LoadedFleet, default_fleet, effective_values, load_fleet, parse_fleet
+from maestroctl.config import LoadedFleet, effective_values, load_fleet, parse_fleet
 from maestroctl.config.source import OriginKind
 from maestroctl.domain.llm import EngineKind, HttpAction, ModelSource, SourceScheme
 from maestroctl.domain.units import GIB
@@ -139,7 +139,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("cuda", "kind"), [(True, EngineKind.VLLM), (False, EngineKind.VLLM_CPU)])
 def test_without_a_file_this_machine_is_the_fleet(cuda: bool, kind: EngineKind) -> None:
-    fleet = default_fleet(cuda=cuda, environ={"HOME": "/home/u"})
+    fleet = load_fleet(cuda=cuda, environ={"HOME": "/home/u"}).spec
     assert list(fleet.nodes) == ["local"]
     assert fleet.nodes["local"].host is None
     assert list(fleet.clusters) == ["local"]

@@ -52,7 +52,7 @@ DEVICE = "A processor, 2 threads"
 
 def make_record(**changes: Any) -> ProfileRecord:
     costs = estimate_profile(SPEC, SHAPE, 269_000_000, "cpu", 8192)
-    costs = replace(costs, origin=MEASURED, measured_on=f"{DEVICE}, 2026-11-30")
+    costs = replace(costs, origin=MEASURED)
     return replace(
         ProfileRecord(
             costs=costs,
@@ -98,7 +98,6 @@ _costs = st.builds(
     sleep_s=_cost,
     iteration=st.builds(IterationCost, _cost, _cost, _cost, _cost, st.floats(1, 1000)),
     origin=st.sampled_from([MEASURED, DERIVED]),
-    measured_on=st.none(),
 )
 
 
@@ -111,7 +110,6 @@ _fit = st.builds(FitQuality, _count, _error, _error, *[_interval] * 4, _cost)
 def records(draw: st.DrawFn) -> ProfileRecord:
     costs, device = draw(_costs), draw(_text)
     made_at = draw(st.one_of(st.just(""), _text))
-    where = f"{device}, {made_at}" if made_at else device
     shape = KvGeometry(
         draw(_least_one),
         draw(_least_one),
@@ -135,7 +133,7 @@ def records(draw: st.DrawFn) -> ProfileRecord:
         draw(_count),
     )
     return ProfileRecord(
-        costs=replace(costs, measured_on=where),
+        costs=costs,
         geometry=shape,
         device=device,
         device_kind=draw(st.sampled_from(["cpu", "cuda"])),
@@ -347,7 +345,7 @@ def test_derived_profiles_are_the_arithmetic_they_say(name: str) -> None:
     shape = KvGeometry(layers, 8, 128)
     expected = estimate_profile(spec, shape, round(weights_gb * 1e9), "cuda", 40960)
     for field in fields(ModelProfile):
-        if field.name not in ("context_bytes", "origin", "measured_on"):
+        if field.name not in ("context_bytes", "origin"):
             assert getattr(record.costs, field.name) == getattr(expected, field.name), field.name
     assert record.costs.context_bytes == context_mb * MIB
     assert record.costs.origin == DERIVED

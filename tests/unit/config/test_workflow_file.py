@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maestroctl.config import (
-    default_fleet,
+    load_fleet,
     load_workflow,
     parse_fleet,
     parse_workflow,
@@ -347,7 +347,7 @@ def test_schema_that_doubles_at_every_level_is_refused() -> None:
 )  # fmt: skip
 def test_workflow_is_checked_against_the_fleet(more: str, key: str, part: str, hint: str) -> None:
     with pytest.raises(ConfigErrors) as caught:
-        parse_workflow(STEP + more, fleet=default_fleet(environ={}))
+        parse_workflow(STEP + more, fleet=load_fleet(environ={}).spec)
     (error,) = caught.value.errors
     assert error.key == key
     assert part in error.message

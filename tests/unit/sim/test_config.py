@@ -110,7 +110,7 @@ def test_the_simulator_books_with_the_same_costs_as_a_node(tmp_path: Path) -> No
     model = ModelSpec(
         ModelName("m"), max_model_len=2048, max_batch=8, profile=str(tmp_path / "p.toml")
     )
-    files = ModelGeometry(SHAPE, 269_000_000, 8192, "bfloat16", "LlamaForCausalLM")
+    files = ModelGeometry(SHAPE, 269_000_000, 8192, "bfloat16")
     here = Device("anywhere", "cpu", 2)
     assert spec.world.profiles[ModelName("m")] == find_costs(model, ENGINE, files, here)
 

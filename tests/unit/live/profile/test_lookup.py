@@ -19,7 +19,7 @@ from maestroctl.live.profile.lookup import find_costs
 from tests.unit.config.test_profile_file import DEVICE, ENGINE, SHAPE, SPEC, make_record
 
 HERE = Device(DEVICE, "cpu", 2)
-FILES = ModelGeometry(SHAPE, 269_000_000, 8192, "bfloat16", "LlamaForCausalLM")
+FILES = ModelGeometry(SHAPE, 269_000_000, 8192, "bfloat16")
 
 
 @pytest.fixture(autouse=True)

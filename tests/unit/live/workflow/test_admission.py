@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from maestroctl.config import default_fleet, parse_workflow
+from maestroctl.config import load_fleet, parse_workflow
 from maestroctl.errors import ConfigErrors
 from maestroctl.gateway.submit import JobRequest
 from maestroctl.live.workflow.admission import check_request
 
-FLEET = default_fleet(environ={})
+FLEET = load_fleet(environ={}).spec
 STEP = '[variables]\nlang = "en"\n[[step]]\nname = "a"\nprompt = "{{ input }} {{ vars.lang }}"\n'
 
 

@@ -25,7 +25,6 @@ def view(name: str, *choices: GiveWayChoice, busy: bool = False, **fields) -> Vi
         "tier": ResidencyTier.DEVICE,
         "leaving": False,
         "last_used_s": 0.0,
-        "held_bytes": {},
         "interactive": False,
     }
     return VictimView(engine_id=name, model=name, busy=busy, choices=choices, **(defaults | fields))

@@ -29,7 +29,6 @@ def make_view(name: str, *choices: GiveWayChoice, busy: bool = False) -> VictimV
         busy=busy,
         leaving=False,
         last_used_s=0.0,
-        held_bytes={},
         interactive=False,
         choices=choices,
     )
