@@ -118,7 +118,7 @@ def checks_table(checks: Iterable[Check]) -> Table:
 def models_table(models: Iterable[Mapping[str, Any]]) -> Table:
     """`ps`: model × node."""
     made = table(
-        "MODEL", "NODE", "STATE", ("WEIGHTS", "right"), ("KV", "right"), ("SLOTS", "right"),
+        "MODEL", "NODE", "STATE", ("WEIGHTS", "right"), ("KV", "right"), ("KEPT", "right"),
         ("RUN", "right"), ("WAIT", "right"), ("IDLE", "right"),
     )  # fmt: skip
     for row in models:
@@ -131,7 +131,7 @@ def models_table(models: Iterable[Mapping[str, Any]]) -> Table:
             state,
             bytes_text(row["weights_bytes"] or None),
             bytes_text(row["kv_limit_bytes"] or None),
-            slots_text(row["slots"], row["kept_slots"]),
+            kept_text(row["kept_slots"], row["slots"]),
             str(row["num_running"]),
             str(row["num_waiting"]),
             seconds_text(row["idle_s"]),
@@ -139,10 +139,9 @@ def models_table(models: Iterable[Mapping[str, Any]]) -> Table:
     return made
 
 
-def slots_text(slots: int, kept: int) -> str:
-    """Slots, and how many of them are kept for interactive stages."""
-    shown = str(slots or "–")
-    return f"{shown} ({kept} kept)" if kept else shown
+def kept_text(kept: int, slots: int) -> str:
+    """Slots that are kept for interactive stages, of how many; a model with no engine has none."""
+    return f"{kept} of {slots}" if kept and slots else "–"
 
 
 def rtt_text(rtt_s: float | None) -> str:

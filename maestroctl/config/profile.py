@@ -114,9 +114,7 @@ def _record(
     )
 
 
-def _costs(
-    model: ModelName, origin: str, tables: dict[str, dict[str, Any]]
-) -> ModelProfile:
+def _costs(model: ModelName, origin: str, tables: dict[str, dict[str, Any]]) -> ModelProfile:
     memory, kv, iteration = tables["memory"], tables["kv"], tables["iteration"]
     cost = IterationCost(*(iteration[name] for name in ("c0_s", "c1_s", "c2_s", "cp_s", "gamma")))
     return ModelProfile(

@@ -66,14 +66,14 @@ def record_order(
     """
     models = " or ".join(stage.models)
     if kept and why == NO_FREE_SLOT:
-        why = "every free slot is kept for interactive stages"
+        why = "no free slot outside the interactive reserve"
     return RecordDecision(
         DecisionRecord(
             now_s,
             "order",
             stage.stage_id,
             "queue",
-            f"{models}: {why}; {num_others} other stages wait; key {stage.key:.6g}",
+            f"{why} for {models}; {num_others} other stages wait; key {stage.key:.6g}",
             tuple(Candidate(place.name, None, _slots(place)) for place in kept),
         )
     )

@@ -174,7 +174,7 @@ async def test_exit_in_the_middle_of_serving_resolves_exited(tmp_path: Path) -> 
     client = EngineClient(engine.address)
     with pytest.raises(Exception, match=r"(?i)disconnect|payload|closed|connection"):
         await client.stream("x", 20)
-    ended = await asyncio.wait_for(engine.exited, 10)
+    await asyncio.wait_for(engine.exited, 10)
     await client.close()
     await engine.stop()
 

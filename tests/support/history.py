@@ -55,13 +55,14 @@ def _job(number: int, told: float, model: str) -> list[Row]:
             role=f"role{position}",
             position=position,
         )
-        rows.append(_attempt(stage, at + 2 * position))
+        rows.append(attempt_row(stage, at + 2 * position))
         tokens = int(length * rng.uniform(0.8, 1.2))
         rows.append(_observation(stage, at + 2 * position + 1, tokens, told))
     return rows
 
 
-def _attempt(stage: StageDescriptor, at: float) -> StageAttemptRow:
+def attempt_row(stage: StageDescriptor, at: float) -> StageAttemptRow:
+    """The stage was served by its first candidate and took a second."""
     return StageAttemptRow(
         stage_id=stage.stage_id,
         job_id=stage.job_id,

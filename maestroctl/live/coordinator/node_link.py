@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from maestroctl.domain.ids import ModelName, NodeName
 from maestroctl.domain.messages import (
-    ActionAnswer,
     PROTOCOL_VERSION,
+    ActionAnswer,
     CoordinatorHello,
     DecisionsMade,
     ModelAction,

@@ -21,7 +21,7 @@ from maestroctl.errors import (
     UpstreamFailed,
 )
 from maestroctl.gateway.submit import StageCall
-from maestroctl.live.coordinator.answer import BrokenAnswer
+from maestroctl.live.coordinator.answer_watcher import BrokenAnswer
 from maestroctl.scheduler.effects import DispatchStage, ResolveStage, WithdrawStage
 
 StageEffect = DispatchStage | WithdrawStage | ResolveStage

@@ -1,6 +1,6 @@
 """The answer of one attempt, from its first byte to its last: bytes out, news to the core.
 
-What it says of itself (usage, tool calls, errors in a stream) `answer.StreamWatcher` reads.
+What it says of itself (usage, tool calls, errors in a stream) `answer_watcher.StreamWatcher` reads.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from maestroctl.domain.ids import ModelName, StageId
 from maestroctl.domain.outcome import Outcome, Usage
 from maestroctl.errors import RequestError
-from maestroctl.live.coordinator.answer import BrokenAnswer, StreamWatcher
+from maestroctl.live.coordinator.answer_watcher import BrokenAnswer, StreamWatcher
 from maestroctl.live.coordinator.pending_stage import (
     PendingStage,
     TakenBack,

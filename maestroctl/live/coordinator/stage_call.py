@@ -21,7 +21,7 @@ from maestroctl.domain.messages import StageHeaders, StageRefusal
 from maestroctl.domain.outcome import Outcome
 from maestroctl.errors import UpstreamFailed
 from maestroctl.gateway.submit import StageCall
-from maestroctl.live.coordinator.answer import BrokenAnswer, upstream_error, watch_whole
+from maestroctl.live.coordinator.answer_watcher import BrokenAnswer, upstream_error, watch_whole
 from maestroctl.live.coordinator.pending_stage import (
     PendingStage,
     StageEffect,

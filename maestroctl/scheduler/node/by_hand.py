@@ -39,8 +39,8 @@ def request_action(state: NodeState, event: ModelActionRequested) -> None:
         raise state.violation(f"request {event.request_id} by hand is open already")
     engine = state.by_model.get(event.model)
     if engine is None:
-        error = f"this node does not run {event.model!r}"
-        state.effects.append(AnswerModelAction(event.request_id, error))
+        unknown = f"this node does not run {event.model!r}"
+        state.effects.append(AnswerModelAction(event.request_id, unknown))
         return
     note = _what_is_so(engine, event.action)
     if event.action in (ModelAction.PIN, ModelAction.UNPIN):

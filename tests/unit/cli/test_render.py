@@ -108,12 +108,12 @@ def test_step_labels(step: dict[str, object], label: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slots", "kept", "text"), [(9, 0, "9"), (9, 2, "9 (2 kept)"), (0, 0, "–"), (0, 2, "– (2 kept)")]
+    ("kept", "slots", "text"), [(0, 9, "–"), (2, 9, "2 of 9"), (0, 0, "–"), (2, 0, "–")]
 )
-def test_slots_say_how_many_are_kept_for_interactive_stages(
-    slots: int, kept: int, text: str
+def test_slots_kept_for_interactive_stages_are_shown_where_there_are_any(
+    kept: int, slots: int, text: str
 ) -> None:
-    assert render.slots_text(slots, kept) == text
+    assert render.kept_text(kept, slots) == text
 
 
 def test_model_names_are_not_read_as_markup() -> None:

@@ -12,33 +12,18 @@ from typer.testing import CliRunner, Result
 pytest.importorskip("lightgbm", reason="the predict extra is not installed")
 
 from maestroctl.cli.main import app
-from maestroctl.domain.outcome import JobStatus, Outcome
+from maestroctl.domain.outcome import JobStatus
 from maestroctl.domain.stage import ServiceClass, StageDescriptor
 from maestroctl.errors import StoreError
 from maestroctl.predict.artifact import load_artifact
 from maestroctl.store.database import Store
-from maestroctl.store.rows import JobRow, ObservationRow, Row, StageAttemptRow
+from maestroctl.store.rows import JobRow, ObservationRow, Row
+from tests.support.history import attempt_row
 from tests.unit.predict.test_own_history import _row, _stage
 
 
 def run(*args: object) -> Result:
     return CliRunner().invoke(app, [str(arg) for arg in args])
-
-
-def attempt(stage: StageDescriptor, at: float) -> StageAttemptRow:
-    return StageAttemptRow(
-        stage_id=stage.stage_id,
-        job_id=stage.job_id,
-        attempt=1,
-        arrived_at=at,
-        step=stage.step,
-        role=stage.role,
-        model="large",
-        node="local",
-        service_class=ServiceClass.BATCH,
-        outcome=Outcome.FINISHED,
-        ended_at=at + 0.5,
-    )
 
 
 def history(num_jobs: int, told: float) -> list[Row]:
@@ -60,7 +45,7 @@ def history(num_jobs: int, told: float) -> list[Row]:
         for position in range(6):
             stage, at = _stage(job, position), began + position
             tokens = rng.randrange(25, 36) if position % 2 == 0 else rng.randrange(280, 321)
-            rows += [attempt(stage, at), _row(stage, at + 0.5, tokens, told=told)]
+            rows += [attempt_row(stage, at), _row(stage, at + 0.5, tokens, told=told)]
     return rows
 
 

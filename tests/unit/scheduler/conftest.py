@@ -1,4 +1,4 @@
-"""A coordinator whose tables are checked after every event."""
+"""A coordinator whose tables are checked after every event, and short words for its tests."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from maestroctl.domain.fleet import FleetSpec
+from maestroctl.domain.ids import ModelName, NodeName, StageId
+from maestroctl.domain.stage import ServiceClass
 from maestroctl.scheduler.coordinator_core import CoordinatorCore
-from maestroctl.scheduler.effects import CoordinatorEffect, RecordDecision
+from maestroctl.scheduler.effects import CoordinatorEffect, DispatchStage, RecordDecision
 from maestroctl.scheduler.events import CoordinatorEvent
 from maestroctl.scheduler.routing.look_ahead import LookAhead
-from maestroctl.testing.coordinator_builders import make_fleet, node_says
+from maestroctl.testing.coordinator_builders import arrival, make_fleet, make_stage, node_says
 
 
 class Coordinator:
@@ -52,3 +54,37 @@ def coordinator() -> Iterator[Coordinator]:
     it = Coordinator()
     yield it
     it.core.validate()
+
+
+def sid(name: str) -> StageId:
+    return StageId(name)
+
+
+def dispatch(
+    stage: str = "s1",
+    seq: int = 1,
+    attempt: int = 1,
+    node: str = "n1",
+    model: str = "m",
+    key: float = 0.0,
+    prompt_tokens: int = 50,
+    booked_tokens: int = 150,
+) -> DispatchStage:
+    return DispatchStage(
+        sid(stage),
+        attempt,
+        NodeName(node),
+        ModelName(model),
+        1,
+        seq,
+        prompt_tokens,
+        booked_tokens,
+        ServiceClass.INTERACTIVE,
+        key,
+    )
+
+
+def fill(coordinator: Coordinator, at_s: float = 0.0) -> None:
+    """Take both slots of `n1`."""
+    coordinator.tell(arrival(make_stage("a")), at_s)
+    coordinator.tell(arrival(make_stage("b")), at_s)

@@ -18,7 +18,7 @@ from maestroctl.scheduler.registry import (
 )
 from maestroctl.scheduler.routing.model_choice import FirstModel
 from maestroctl.scheduler.routing.pipeline import Pipeline
-from maestroctl.testing.coordinator_builders import limited
+from maestroctl.testing.coordinator_builders import limited, make_fleet
 from maestroctl.testing.plain_policy import PLAIN
 
 
@@ -29,8 +29,10 @@ def test_plain_names_resolve() -> None:
 
 
 def test_every_default_of_a_policy_section_is_known() -> None:
-    for field, names in KNOWN_POLICIES.items():
-        assert getattr(PolicySpec(), field) in names
+    for nodes in (["n1"], ["n1", "n2"]):
+        policy = make_fleet(nodes=nodes, policy=PolicySpec()).policy
+        for field, names in KNOWN_POLICIES.items():
+            assert getattr(policy, field) in names
 
 
 @pytest.mark.parametrize(

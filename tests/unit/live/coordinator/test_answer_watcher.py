@@ -6,7 +6,7 @@ import pytest
 
 from maestroctl.domain.messages import ABORT_COMMENT
 from maestroctl.domain.outcome import Usage
-from maestroctl.live.coordinator.answer import (
+from maestroctl.live.coordinator.answer_watcher import (
     BrokenAnswer,
     StreamWatcher,
     upstream_error,
