@@ -7,7 +7,10 @@ tables) is imported by the command that runs, so that ``--help`` and completion 
 from __future__ import annotations
 
 import inspect
+import itertools
+import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -118,10 +121,22 @@ def _unwrap_help(group: typer.Typer) -> None:
 _unwrap_help(app)
 
 
+def _let_completion_take_a_shell(words: Sequence[str]) -> None:
+    """``--show-completion zsh`` is about zsh, whatever shell runs us.
+
+    Typer's two options are flags that go by the parent process, and would ignore the word behind
+    them; with this variable they take it, and refuse a shell that they do not know.
+    """
+    for word, following in itertools.pairwise(words):
+        if word in ("--show-completion", "--install-completion") and following[:1] != "-":
+            os.environ["_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"] = "1"
+
+
 def run() -> None:
     """Run the command line; every error becomes one paragraph and an exit code."""
+    _let_completion_take_a_shell(sys.argv[1:])
     try:
-        app()
+        app(prog_name="maestroctl")
     except Exception as exc:
         context.terminal.error(exc)
         sys.exit(exit_code_of(exc))

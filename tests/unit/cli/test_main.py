@@ -35,13 +35,20 @@ HEAVY = (
 )
 
 
-def maestroctl(*args: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
+def maestroctl(
+    *args: str, columns: int = 80, home: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "maestroctl", *args],
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"},
+        env={
+            **os.environ,
+            "COLUMNS": str(columns),
+            "NO_COLOR": "1",
+            **({} if home is None else {"HOME": str(home)}),
+        },
     )
 
 
@@ -147,11 +154,34 @@ def test_address_that_is_none_is_refused() -> None:
     assert "http://" in done.stderr
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_script_can_be_shown(shell: str) -> None:
+@pytest.mark.parametrize(
+    ("shell", "line"),
+    [
+        ("bash", "complete -o default -F _maestroctl_completion maestroctl"),
+        ("zsh", "#compdef maestroctl"),
+        ("fish", "complete --command maestroctl --no-files"),
+    ],
+)
+def test_completion_script_of_the_named_shell_is_shown_whatever_runs_us(
+    shell: str, line: str
+) -> None:
     done = maestroctl("--show-completion", shell)
     assert done.returncode == 0, done.stderr
-    assert "MAESTROCTL_COMPLETE" in done.stdout
+    assert line in done.stdout
+    assert "_MAESTROCTL_COMPLETE" in done.stdout
+
+
+def test_completion_is_installed_for_the_named_shell(tmp_path: Path) -> None:
+    done = maestroctl("--install-completion", "fish", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (script,) = tmp_path.rglob("*.fish")
+    assert "_MAESTROCTL_COMPLETE" in script.read_text()
+
+
+def test_completion_of_an_unknown_shell_is_refused_with_the_known_ones() -> None:
+    done = maestroctl("--show-completion", "tcsh")
+    assert done.returncode == 2
+    assert "fish" in done.stderr
 
 
 def test_completion_offers_commands() -> None:
@@ -163,7 +193,6 @@ def test_completion_offers_commands() -> None:
         env={
             **os.environ,
             "_MAESTROCTL_COMPLETE": "complete_bash",
-            "_PYTHON _M MAESTROCTL_COMPLETE": "complete_bash",
             "COMP_WORDS": "maestroctl su",
             "COMP_CWORD": "1",
         },
