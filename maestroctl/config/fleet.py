@@ -186,7 +186,7 @@ def check_policies(source: Source, policy: PolicySpec, known: KnownPolicies | No
     """A mistake for every policy of ``[policy]`` that there is not; None = not checked."""
     for key, names in (known or {}).items():
         found = getattr(policy, key)
-        if found not in names:
+        if found is not None and found not in names:
             source.problem(
                 ("policy", key),
                 f"unknown policy {found!r}",

@@ -271,9 +271,7 @@ class EngineProcess:
         self._close_pidfd()
         if not survivors:
             identities.forget(self._state_dir, self.identity)
-        self.exited.set_result(
-            EngineExit(returncode, self.read_last_log_lines(), survivors)
-        )
+        self.exited.set_result(EngineExit(returncode, self.read_last_log_lines(), survivors))
 
     async def _sweep(self) -> tuple[int, ...]:
         """End what the first process left behind; returns what could not be ended."""
