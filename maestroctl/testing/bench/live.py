@@ -7,8 +7,9 @@ under `fcfs` and `edf` with swap on demand and under our orders with same-model 
 2. the jobs are fitted to it: lengths scaled, arrivals drawn;
 3. the first `fcfs` run fixes one deadline factor on each job's idle time: half are met. That run
    and every later one of `fcfs` count as they are, since `fcfs` reads no deadline;
-4. policies take turns, so that what else the machine does meets all of them;
-5. the simulator plays the same jobs on the costs measured.
+4. policies take turns, so that what else the machine does meets all of them; every run begins
+   with a state and a home of its own, in which nothing is learned of these jobs;
+5. the simulator plays the same jobs on the costs measured, told of them what predictors would say.
 
 Every run is kept in the folder, so that an interrupted command goes on where it was::
 
@@ -49,9 +50,12 @@ from maestroctl.testing.bench.live_report import (
 from maestroctl.testing.bench.live_run import POLICIES, Setup, fleet_toml, serving, size
 from maestroctl.testing.bench.live_sim import simulate
 from maestroctl.testing.bench.live_trace import MODELS, Costs, LiveJob, load_sample, make_jobs
+from maestroctl.testing.bench.own_home import link_home
 
 _SEED = 21
 """Not one of those that the default of `group_wait_s` was tried on."""
+_FORM = 2
+"""Of the measurement; runs that were kept by an earlier one count no more."""
 _UNSET_FACTOR = 1e4
 """Deadline factor of the run that fixes it, which reads none."""
 
@@ -75,7 +79,7 @@ class Settings:
 
     def key(self) -> dict[str, Any]:
         """What must be equal for kept runs to count."""
-        return {**asdict(self), "repeats": 0, "folder": "", "data": str(self.data)}
+        return {"form": _FORM, **asdict(self), "repeats": 0, "folder": "", "data": str(self.data)}
 
 
 async def run_live(settings: Settings) -> Outcome:
@@ -119,12 +123,12 @@ def _open_folder(settings: Settings) -> None:
 async def _setup(settings: Settings) -> tuple[Setup, ModelProfile]:
     """What is served, with the memory in which one model can be awake."""
     folder = settings.folder.absolute()
-    users, home = home_dir(os.environ), folder / "home"
-    home.mkdir(exist_ok=True)
-    for name in ("engines", "models"):
-        if (users / name).is_dir() and not (home / name).exists():
-            (home / name).symlink_to(users / name)
-    roomy = Setup(folder, home, settings.source, settings.engine, settings.stub, 1 << 28, 1 << 40)
+    installed = link_home(folder / "home", home_dir(os.environ))
+    for name in ("engines", "models"):  # what a run installs is there for the next one
+        (installed / name).mkdir(exist_ok=True)
+    roomy = Setup(
+        folder, installed, settings.source, settings.engine, settings.stub, 1 << 28, 1 << 40
+    )
     fleet = parse_fleet(fleet_toml(roomy, BASELINE)).spec
     model = fleet.models[ModelName(MODELS[0])]
     engine = fleet.engines[model.engine]
@@ -141,7 +145,7 @@ async def _costs(setup: Setup) -> Costs:
     path = setup.folder / "costs.json"
     if not path.exists():
         say("measuring what the engine costs")
-        async with serving(setup, BASELINE) as served:
+        async with serving(setup, BASELINE, "costs") as served:
             path.write_text(json.dumps(asdict(await served.measure())))
     return Costs(**json.loads(path.read_text()))
 
@@ -157,7 +161,7 @@ async def _run(
     path = setup.folder / "runs" / f"{policy}-{repeat}.json"
     if not path.exists():
         say(f"{policy}, repeat {repeat + 1}: {len(jobs)} jobs")
-        async with serving(setup, policy) as served:
+        async with serving(setup, policy, path.stem) as served:
             latencies = await served.play(jobs, deadlines)
         path.write_text(json.dumps(latencies))
         say(f"  the longest job took {max(latencies.values()):.1f} s")

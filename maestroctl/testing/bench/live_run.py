@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import shutil
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ import aiohttp
 from maestroctl.domain.llm import ModelProfile
 from maestroctl.testing.bench.http_client import Target
 from maestroctl.testing.bench.live_trace import MODELS, Costs, LiveJob
+from maestroctl.testing.bench.own_home import link_home
 from maestroctl.testing.bench.processes import (
     BenchError,
     free_port,
@@ -45,13 +47,14 @@ class Setup:
     """What is served.
 
     Attributes:
-        folder: takes fleet file, state and logs. home: `MAESTROCTL_HOME` with the engines.
+        folder: takes fleet files, logs and the homes of runs.
+        installed: home whose engines and models every run is served with.
         stub: stub engines in place of the real one.
         kv_bytes: KV cache of each engine. memory_bytes: of the node, so that one can be awake.
     """
 
     folder: Path
-    home: Path
+    installed: Path
     source: str
     engine: str
     stub: bool
@@ -82,7 +85,7 @@ def fleet_toml(setup: Setup, policy: str) -> str:
             'entrypoint = "maestroctl.testing.stub_engine"\n'
             f"args = {json.dumps(_STUB)}\n"
         )
-    lines = [f'[coordinator]\nstate = "sqlite:///{setup.folder}/{policy}.db"\n[policy]']
+    lines = ["[predictor]\nrefit_after_stages = 0\n[policy]"]
     lines += [f"{key} = {json.dumps(value)}" for key, value in POLICIES[policy].items()]
     lines += [f'[[node]]\nname = "local"\nmemory = {setup.memory_bytes}']
     lines += [f"[engine.{setup.engine}]\n{kind}"]
@@ -180,19 +183,25 @@ _WORDS = ("the", "fox", "sees", "a", "red", "house", "and", "it", "runs", "on", 
 
 
 @asynccontextmanager
-async def serving(setup: Setup, policy: str) -> AsyncIterator[Served]:
-    """Serve the policy with all engines started.
+async def serving(setup: Setup, policy: str, run: str) -> AsyncIterator[Served]:
+    """Serve the policy with all engines started and nothing learned.
+
+    Args:
+        run: names its fleet file, its log and its home, which takes the state. A home that an
+            interrupted run has left is dropped: it knows of the jobs that are to come.
 
     Raises:
         BenchError: it does not start or answer.
     """
-    fleet = setup.folder / f"{policy}.toml"
+    fleet = setup.folder / f"{run}.toml"
     fleet.write_text(fleet_toml(setup, policy))
     target = Target(host="127.0.0.1", port=free_port())
     listen = f"{target.host}:{target.port}"
     argv = module_argv("maestroctl", "serve", str(fleet), "--listen", listen)
-    env = {"MAESTROCTL_HOME": str(setup.home)}
-    log = setup.folder / f"{policy}.log"
+    home = setup.folder / "homes" / run
+    shutil.rmtree(home, ignore_errors=True)
+    env = {"MAESTROCTL_HOME": str(link_home(home, setup.installed))}
+    log = setup.folder / f"{run}.log"
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
     connector = aiohttp.TCPConnector(limit=0)
     async with (

@@ -1,7 +1,12 @@
-"""The simulated side of `bench-live`: the same jobs on the costs that were measured."""
+"""The simulated side of `bench-live`: the same jobs on the costs that were measured.
+
+What is said of a stage and of the rest of its job has the errors of our predictors, as in the
+experiments (`sim.measured_error`); every policy is told the same.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -45,15 +50,15 @@ def simulate(
     profiles = {model: replace(priced, model=model) for model in models}
     world = World(
         WorldSpec(fleet, profiles, NetworkSpec(rtt_s=0.001), CPU_ABILITIES),
-        PredictionError("none"),
+        PredictionError("measured"),
     )
     start_s = len(MODELS) * (priced.cold_start_s + _SETTLE_S)
     plans = [
-        _plan(f"warm-{model}", model, number * (priced.cold_start_s + _SETTLE_S), ((8, 2),))
+        make_plan(f"warm-{model}", model, number * (priced.cold_start_s + _SETTLE_S), ((8, 2),))
         for number, model in enumerate(MODELS)
     ]
     for job in jobs:
-        plan = _plan(job.name, job.model, start_s + job.arrival_s, job.calls, job.app)
+        plan = make_plan(job.name, job.model, start_s + job.arrival_s, job.calls, job.app)
         plans.append(replace(plan, service_class=job.service_class, deadline_s=deadlines[job.name]))
     rows = world.run(plans).jobs
     names = {job.name for job in jobs}
@@ -76,9 +81,14 @@ def _priced(profile: ModelProfile, costs: Costs) -> ModelProfile:
     )
 
 
-def _plan(
+def make_plan(
     name: str, model: str, arrival_s: float, calls: Sequence[tuple[int, int]], app: str = "warm"
 ) -> JobPlan:
-    made = [Call("agent", (ModelName(model),), prompt, output) for prompt, output in calls]
+    """A job of one model, with the draws of what predictors get wrong of each call."""
+    rng = random.Random(name)
+    made = [
+        Call("agent", (ModelName(model),), prompt, output, noise=(rng.gauss(), rng.gauss()))
+        for prompt, output in calls
+    ]
     workflow = agent_workflow(app)
     return JobPlan(JobId(name), workflow, ServiceClass.BATCH, arrival_s, agent_calls(made))

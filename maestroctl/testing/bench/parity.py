@@ -35,6 +35,7 @@ from maestroctl.config.profile import load_profile
 from maestroctl.domain.llm import ModelSpec
 from maestroctl.domain.profile import ProfileRecord
 from maestroctl.testing.bench.command import Report, make_parser, run_bench, say
+from maestroctl.testing.bench.own_home import link_home
 from maestroctl.testing.bench.parity_live import LiveSide, serving
 from maestroctl.testing.bench.parity_report import Outcome, make_figures, make_sections
 from maestroctl.testing.bench.parity_sim import simulate, sized_costs
@@ -183,7 +184,7 @@ async def _live(
     others = None
     if missing:
         say("live: starting")
-        home = _home(settings)
+        home = link_home(settings.folder.absolute() / "home", home_dir(os.environ))
         async with serving(fleet, home, settings.folder, _MODEL) as side:
             load = LoadOfOthers(_family(side))
             for number in missing:
@@ -192,16 +193,6 @@ async def _live(
                 (kept / f"{number}.json").write_text(json.dumps(latencies))
             others = load.cores()
     return [json.loads((kept / f"{n}.json").read_text()) for n in range(settings.repeats)], others
-
-
-def _home(settings: Settings) -> Path:
-    """A home of the benchmark's own, with the user's engines and models in it."""
-    users, own = home_dir(os.environ), settings.folder.absolute() / "home"
-    own.mkdir(exist_ok=True)
-    for name in ("engines", "models"):
-        if (users / name).is_dir() and not (own / name).exists():
-            (own / name).symlink_to(users / name)
-    return own
 
 
 def _family(side: LiveSide) -> list[int]:

