@@ -220,7 +220,7 @@ class CoordinatorCore:
         return tuple(node.snapshot for node in self._tables.fleet.nodes.values())
 
     def kept_slots(self) -> dict[tuple[ModelName, NodeName], int]:
-        """R of each place that keeps slots for interactive stages."""
+        """How many slots each place keeps for interactive stages, where it keeps any."""
         return {
             (place.model, place.node.name): place.reserved
             for node in self._tables.fleet.nodes.values()

@@ -80,7 +80,7 @@ def record_order(
 
 
 def _slots(place: Place) -> dict[str, float]:
-    """`kept` is R."""
+    """Free ones count those that are kept."""
     free = place.slots - place.in_flight
     return {"slots": place.slots, "free": free, "kept": place.reserved}
 

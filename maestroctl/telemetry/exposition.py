@@ -61,7 +61,7 @@ class Load:
         queued: stages in the coordinator's queue, per service class.
         in_flight: stages at a node.
         stale_events: results and timers that the core has ignored so far.
-        kept_slots: R of each model and node that keeps slots for interactive stages.
+        kept_slots: of each model and node that keeps slots for interactive stages, how many.
     """
 
     queued: Mapping[str, int] = field(default_factory=dict)
