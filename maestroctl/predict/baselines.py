@@ -28,6 +28,8 @@ LengthBaseline = Callable[[FloatArray, Sequence[StageInput]], DoubleArray]
 """(rows, stages) -> predicted output tokens."""
 
 _MAX_MLP_ROWS = 20_000
+_MIN_MLP_ROWS = 20
+"""A tenth is held out to stop early, and every class must be in it."""
 
 
 def fit_linear(
@@ -82,7 +84,7 @@ def fit_magnus(
         n_estimators=40,
         min_samples_leaf=5,
         max_features=0.5,
-        max_samples=min(1.0, 20_000 / max(1, len(rows))),
+        max_samples=min(20_000, len(rows)),
         random_state=0,
     )
     forest.fit(features(rows, stages), tokens)
@@ -92,11 +94,12 @@ def fit_magnus(
 def fit_bert_mlp(
     rows: FloatArray, stages: Sequence[StageInput], tokens: DoubleArray, schema: FeatureSchema
 ) -> LengthBaseline:
-    """An MLP on the text embedding, on log lengths."""
-    del stages
+    """An MLP on the text embedding, on log lengths; the median where there is nothing to fit."""
     from sklearn.neural_network import MLPRegressor
 
     columns = _text_columns(schema)
+    if not columns or len(rows) < _MIN_MLP_ROWS:
+        return fit_median(rows, stages, tokens, schema)
     network = MLPRegressor(
         hidden_layer_sizes=(64, 32), max_iter=15, early_stopping=True, random_state=0
     )
@@ -109,7 +112,13 @@ def fit_bert_mlp(
 
 
 def fit_mlp_tool(rows: FloatArray, called: DoubleArray) -> Callable[[FloatArray], DoubleArray]:
-    """Three-layer perceptron for the tool flag: probability per row."""
+    """Three-layer perceptron for the tool flag: probability per row.
+
+    Where a class is too rare to fit one, the rate of the training rows.
+    """
+    if min(np.count_nonzero(called), np.count_nonzero(called == 0)) < _MIN_MLP_ROWS:
+        rate = float(called.mean()) if called.size else 0.5
+        return lambda asked: np.full(len(asked), rate)
     from sklearn.neural_network import MLPClassifier
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

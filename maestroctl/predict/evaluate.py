@@ -26,10 +26,8 @@ from maestroctl.predict.latency import measure_latency
 from maestroctl.predict.learning_curve import learning_curves
 from maestroctl.predict.model import PredictorModel
 from maestroctl.predict.stage_table import StageTable, make_table
-from maestroctl.predict.traces import TraceJob
-from maestroctl.predict.train import TrainConfig, task_mark, train_model
-
-_MIN_ROWS_PER_APP = 20
+from maestroctl.predict.traces import TraceJob, folds_of_tasks
+from maestroctl.predict.train import TrainConfig, can_train, task_mark, train_model
 
 
 @dataclass(slots=True)
@@ -92,15 +90,18 @@ def cross_validate(
     num_folds: int = 4,
     with_baselines: bool = False,
     progress: Callable[[str], None] = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> tuple[StageTable, Told]:
     """Predict every stage by a model that was fitted on other tasks.
 
+    A fold for which the others hold too few known lengths to fit on is left out, with a note.
+
     Raises:
-        ConfigError: fewer than two tasks.
+        ConfigError: fewer than two tasks, or no fold can be predicted.
     """
     table = make_table(jobs)
-    folds = table.folds(num_folds)
-    job_folds = folds[np.searchsorted(table.job, np.arange(len(jobs)))]
+    job_folds = np.array(folds_of_tasks([job.task for job in jobs], num_folds))
+    folds = job_folds[table.job]
     filled = [int(fold) for fold in np.unique(job_folds)]
     if len(filled) < 2:
         raise ConfigError("cross-validation needs jobs of at least two tasks")
@@ -109,10 +110,16 @@ def cross_validate(
     for fold in filled:
         progress(f"fold {fold + 1} of {num_folds}")
         train = [job for job, its in zip(jobs, job_folds, strict=True) if its != fold]
+        if not can_train(train):
+            note(f"{np.count_nonzero(folds == fold)} stages are not judged: the other tasks hold"
+                 " too few known output lengths to fit on")  # fmt: skip
+            continue
         model = train_model(train, config)
         tell(model, table, told, folds == fold)
         if with_baselines:
             _tell_baselines(model, train, table, told, folds == fold)
+    if np.isnan(told.q50).all():
+        raise ConfigError("too few output lengths are known to fit on in any fold")
     return table, told
 
 
@@ -134,9 +141,8 @@ def _tell_baselines(
         predict = fit(rows[known], known_stages, own.tokens[known], model.builder.schema)
         told.baselines[name][rows_at] = predict(asked_rows, asked)
     with_tools = own.with_tools()
-    if np.unique(own.tool[with_tools]).size == 2:
-        classify = baselines.fit_mlp_tool(rows[with_tools], own.tool[with_tools])
-        told.mlp_tool[rows_at] = classify(asked_rows)
+    classify = baselines.fit_mlp_tool(rows[with_tools], own.tool[with_tools])
+    told.mlp_tool[rows_at] = classify(asked_rows)
 
 
 def report_figures(table: StageTable, told: Told, *, intervals: bool = False) -> dict[str, Any]:
@@ -146,7 +152,6 @@ def report_figures(table: StageTable, told: Told, *, intervals: bool = False) ->
     out["per_app"] = {
         str(app): _figures(table, told, ~np.isnan(told.q50) & (apps == app))
         for app in np.unique(apps)
-        if np.count_nonzero((apps == app) & ~np.isnan(told.q50)) >= _MIN_ROWS_PER_APP
     }
     tools = table.with_tools() & ~np.isnan(told.p_tool)
     out["calibration"] = metrics.calibration_bins(table.tool[tools], told.p_tool[tools])
@@ -253,18 +258,24 @@ def evaluate_jobs(
     latency_stages: int = 400,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """The whole report of ``maestroctl evaluate`` as plain values.
+    """The whole report of ``maestroctl evaluate`` as plain values; ``notes`` are sentences.
 
     Args:
         model: judge this artifact; None = cross-validate `config` on the jobs.
-        online: add ``learning_curve``: each application replayed as one nobody has seen.
+        online: add ``learning_curve``, each application replayed as one nobody has seen, and
+            ``learning_curve_base``, what it was replayed against.
         latency_stages: stages replayed through the predictor process; 0 = do not measure.
     """
     config = config or TrainConfig()
-    left_out = 0
+    left_out, notes = 0, list[str]()
     if model is None:
         table, told = cross_validate(
-            jobs, config, num_folds=num_folds, with_baselines=with_baselines, progress=progress
+            jobs,
+            config,
+            num_folds=num_folds,
+            with_baselines=with_baselines,
+            progress=progress,
+            note=notes.append,
         )
         source = "cross_validation"
         protocol = f"{num_folds}-fold cross-validation by task"
@@ -287,8 +298,10 @@ def evaluate_jobs(
             out["latency_ms"] = measure_latency(served, jobs, latency_stages)
         except PredictorError as exc:
             # Hours of cross-validation must not be lost to a process that would not start.
-            progress(f"latency could not be measured: {exc}")
+            notes.append(f"latency could not be measured: {exc}")
             out["latency_ms"] = {"median": None, "p99": None, "stages": 0}
     if online:
-        out["learning_curve"] = learning_curves(jobs, model, config, progress=progress)
+        # `table.jobs` are the jobs of tasks that an artifact was not trained on.
+        out |= learning_curves(table.jobs, model, config, progress=progress, note=notes.append)
+    out["notes"] = notes
     return out

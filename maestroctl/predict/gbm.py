@@ -101,13 +101,15 @@ def fit_gbm(
     categories: Sequence[int] = (),
     num_threads: int = 2,
 ) -> Gbm:
-    """Fit one head.
+    """Fit one head; a single row gives a constant.
 
     Args:
-        rows: (num_rows, num_features).
+        rows: (num_rows, num_features), at least one row.
         target: (num_rows,), no NaN.
         categories: columns that hold codes.
     """
+    if len(rows) == 1:  # bagging would draw none of it
+        rows, target = np.repeat(rows, 2, axis=0), np.repeat(target, 2)
     data = lgb.Dataset(rows, target, categorical_feature=list(categories), params={"verbose": -1})
     booster = lgb.train(params.to_lightgbm(num_threads), data, params.rounds)
     return Gbm(booster.model_to_string())

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from maestroctl.predict.gbm import BoolArray, DoubleArray
 
 _BINS = 15
+_ROUNDING = 1e-9
 
 
 def length_metrics(
@@ -36,11 +37,11 @@ def mean_absolute(seen: DoubleArray, said: DoubleArray) -> float | None:
 
 
 def r_squared(seen: DoubleArray, said: DoubleArray) -> float | None:
-    """Share of the variance explained; None where there is none."""
-    if seen.size < 2:
+    """Share of the variance explained; None where there is none beyond rounding."""
+    if seen.size < 2 or np.ptp(seen) <= _ROUNDING * np.abs(seen).max():
         return None
     spread = float(np.sum((seen - seen.mean()) ** 2))
-    return None if spread <= 0 else float(1 - np.sum((seen - said) ** 2) / spread)
+    return float(1 - np.sum((seen - said) ** 2) / spread)
 
 
 def tool_metrics(called: DoubleArray, p_tool: DoubleArray) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def fit_output_length(
         outside = known_folds == fold
         if not outside.all():
             high[outside] = fit("q90", ~outside).predict(full[outside])
-            if "mean" in params and fold == 0:
+            if "mean" in params and fold == known_folds.min():
                 root[outside] = fit("mean", ~outside).predict(full[outside])
     scored = ~np.isnan(high)
     known_workflows = [w for w, keep in zip(workflows, known, strict=True) if keep]

@@ -65,7 +65,7 @@ def refit_from_history(
 def refit_if_better(
     jobs: Sequence[TraceJob],
     told_q50: Sequence[Sequence[float]],
-    encoder: TextEncoder,
+    encoder: TextEncoder | None,
     config: TrainConfig | None = None,
 ) -> RefitResult:
     """Fit a local model on own history; the result has none when it would not be better.
@@ -73,7 +73,7 @@ def refit_if_better(
     Args:
         jobs: ended jobs, oldest first; the newest `_MAX_JOBS` are used.
         told_q50: per job and stage, the median that was told when it ran.
-        encoder: of the model in use, so that both share one window cache.
+        encoder: of the model in use, so that both share one window cache; None = fit one too.
         config: threads and text settings; the rest is `local_config`.
     """
     jobs, told = list(jobs[-_MAX_JOBS:]), list(told_q50[-_MAX_JOBS:])

@@ -76,13 +76,18 @@ def paper_columns(schema: FeatureSchema) -> tuple[int, ...]:
     return (*chosen, *sketch)
 
 
-def remaining_targets(jobs: Sequence[TraceJob]) -> DoubleArray:
-    """Y of every stage, in order; NaN where a length from there on is not known."""
+def remaining_targets(jobs: Sequence[TraceJob], *, at_least: bool = False) -> DoubleArray:
+    """Y of every stage, in order; NaN where a length from there on is not known.
+
+    Args:
+        at_least: count unknown lengths as 0 instead: a lower bound of Y, known everywhere.
+    """
+    unknown = 0.0 if at_least else math.nan
     out: list[float] = []
     for job in jobs:
         total, own = 0.0 if job.is_complete else math.nan, []
         for stage in reversed(job.stages):
-            total += math.nan if stage.output_tokens is None else stage.output_tokens
+            total += unknown if stage.output_tokens is None else stage.output_tokens
             own.append(total)
         out.extend(reversed(own))
     return np.array(out)
@@ -97,7 +102,7 @@ def fit_remaining_length(
     with_forest: bool = True,
     num_threads: int = 2,
 ) -> RemainingLengthModel:
-    """Fit both forms on the rows whose Y is known."""
+    """Fit both forms on the rows whose Y is known; there must be one."""
     known = ~np.isnan(remaining)
     target = np.log1p(remaining[known])
     columns = paper_columns(schema)

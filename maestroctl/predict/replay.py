@@ -33,7 +33,7 @@ class ReplayedStream:
     Attributes:
         jobs_before: jobs that had ended when the stage ran.
         q50, q90, total: what was told.
-        raw_q50: what the untouched base model said.
+        raw_q50: what the untouched base model said; NaN without one.
     """
 
     table: StageTable
@@ -46,34 +46,45 @@ class ReplayedStream:
 
 
 def replay_stream(
-    base: PredictorModel,
+    base: PredictorModel | None,
     jobs: Sequence[TraceJob],
     state: OnlineState,
     config: TrainConfig | None = None,
 ) -> ReplayedStream:
-    """Run one application's jobs through online learning, in order."""
-    said_by_base = predict_batched(base, make_table(jobs))
+    """Run one application's jobs through online learning, in order.
+
+    Args:
+        base: trained elsewhere; None = start from nothing, with running figures and own refits.
+    """
+    encoder = None if base is None else base.builder.embedder.encoder
+    said_by_base = None if base is None else predict_batched(base, make_table(jobs))
     local: PredictorModel | None = None
     told: list[list[Annotation]] = []
     refits = 0
     for start, end in _segments(len(jobs)):
         if start:
             medians = [[a.prediction.output_q50 for a in job] for job in told]
-            encoder = base.builder.embedder.encoder
             better = refit_if_better(jobs[:start], medians, encoder, config).model
             if better is not None:
                 local, refits = better, refits + 1
                 state.keep_experts(("model", "profile"))
         part = jobs[start:end]
         said_by_local = None if local is None else predict_batched(local, make_table(part))
-        base_part = said_by_base[start:end]
         for place, job in enumerate(part):
-            said = [{"model": raw} for raw in base_part[place]]
+            said: list[dict[str, RawPrediction]] = [{} for _ in job.stages]
+            if said_by_base is not None:
+                _add(said, "model", said_by_base[start + place])
             if said_by_local is not None:
-                for both, raw in zip(said, said_by_local[place], strict=True):
-                    both[LOCAL] = raw
+                _add(said, LOCAL, said_by_local[place])
             told.append(_run_job(job, said, state))
     return _collect(jobs, told, refits)
+
+
+def _add(
+    said: Sequence[dict[str, RawPrediction]], expert: str, raws: Sequence[RawPrediction]
+) -> None:
+    for by_expert, raw in zip(said, raws, strict=True):
+        by_expert[expert] = raw
 
 
 def _segments(num_jobs: int) -> Iterator[tuple[int, int]]:
@@ -136,11 +147,14 @@ def _collect(
         q50=np.array([a.prediction.output_q50 for a in flat]),
         q90=np.array([a.prediction.output_q90 for a in flat]),
         total=np.array([a.told[m].total for a, m in zip(flat, models, strict=True)]),
-        raw_q50=np.array(
-            [a.said["model"].figures[m].q50 for a, m in zip(flat, models, strict=True)]
-        ),
+        raw_q50=np.array([_raw_q50(a, m) for a, m in zip(flat, models, strict=True)]),
         refits=refits,
     )
+
+
+def _raw_q50(annotation: Annotation, model: str) -> float:
+    raw = annotation.said.get("model")
+    return np.nan if raw is None else raw.figures[model].q50
 
 
 def after(stream: ReplayedStream, num_jobs: int) -> BoolArray:

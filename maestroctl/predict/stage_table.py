@@ -12,7 +12,7 @@ from maestroctl.predict.gbm import BoolArray, DoubleArray
 from maestroctl.predict.model import certain_tools
 from maestroctl.predict.remaining_length import remaining_targets
 from maestroctl.predict.stage_input import StageInput
-from maestroctl.predict.traces import TraceJob, fold_of_task
+from maestroctl.predict.traces import TraceJob, folds_of_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class StageTable:
 
     def folds(self, num_folds: int, *, seed: int = 0) -> npt.NDArray[np.int64]:
         """Fold of each stage's task."""
-        of_job = np.array([fold_of_task(job.task, num_folds, seed=seed) for job in self.jobs])
-        return of_job[self.job]
+        of_job = folds_of_tasks([job.task for job in self.jobs], num_folds, seed=seed)
+        return np.array(of_job, dtype=np.int64)[self.job]
 
     @property
     def admission(self) -> BoolArray:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from maestroctl.errors import ConfigError
 from maestroctl.predict.history import EndedStage, JobHistory
 from maestroctl.predict.stage_input import StageInput, build_stage_input
 from maestroctl.predict.trace_files import find_traces, read_trace
+from maestroctl.predict.trace_row import check_row
 
 UNKNOWN_MODEL = "unknown"
 _CHARS_PER_TOKEN = 4
-_REQUIRED = ("source", "app", "job_id", "task_id", "stage_index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,30 +79,26 @@ def _read_jobs(path: Path) -> Iterator[TraceJob]:
     rows_of_job: dict[str, list[dict[str, Any]]] = {}
     for number, line in read_trace(path):
         try:
-            row = json.loads(line)
-            if missing := [name for name in _REQUIRED if row.get(name) is None]:
-                raise ConfigError(
-                    f"not a stage row: no {', '.join(missing)}", file=str(path), line=number
-                )
-            rows_of_job.setdefault(row["job_id"], []).append(row)
-        except (ValueError, AttributeError, TypeError) as exc:
-            raise ConfigError(f"not a stage row: {exc!r}", file=str(path), line=number) from exc
-    for job, rows in rows_of_job.items():
-        try:
-            rows.sort(key=lambda row: int(row["stage_index"]))
-            yield job_from_rows(rows)
-        except (ValueError, TypeError, AttributeError, OverflowError) as exc:
-            raise ConfigError(f"job {job!r} cannot be read: {exc}", file=str(path)) from exc
+            row = check_row(json.loads(line))
+        except ValueError as exc:
+            raise ConfigError(f"not a stage row: {exc}", file=str(path), line=number) from exc
+        rows_of_job.setdefault(row["job_id"], []).append(row)
+    for rows in rows_of_job.values():
+        rows.sort(key=itemgetter("stage_index"))
+        yield job_from_rows(rows)
 
 
 def job_from_rows(rows: list[dict[str, Any]]) -> TraceJob:
-    """Replay the rows of one job in order, so each stage sees only what ended before it."""
+    """Replay the rows of one job in order, so each stage sees only what ended before it.
+
+    Args:
+        rows: as `check_row` left them.
+    """
     history = JobHistory()
     stages = []
     for row in rows:
         descriptor, text = stage_from_row(row)
-        output_tokens, tool_called = row.get("output_tokens"), row.get("tool_call")
-        output = None if output_tokens is None else _count(output_tokens)
+        output, tool_called = row.get("output_tokens"), row.get("tool_call")
         stages.append(TraceStage(build_stage_input(descriptor, text, history), output, tool_called))
         history.add(
             EndedStage(
@@ -116,7 +113,7 @@ def job_from_rows(rows: list[dict[str, Any]]) -> TraceJob:
     first = rows[0]
     return TraceJob(
         job=first["job_id"],
-        task=str(first["task_id"]),
+        task=first["task_id"],
         app=first["app"],
         source=first["source"],
         stages=tuple(stages),
@@ -132,9 +129,9 @@ def stage_from_row(row: dict[str, Any]) -> tuple[StageDescriptor, StageText]:
     system, tail = row.get("system_text") or "", row.get("prompt_tail") or ""
     system_tokens, user_tokens = _estimate_tokens(system), _estimate_tokens(tail)
     logged = row.get("prompt_tokens")
-    full = system_tokens + user_tokens if logged is None else _count(logged)
+    full = system_tokens + user_tokens if logged is None else logged
     model = ModelName(row.get("model") or UNKNOWN_MODEL)
-    tools = int(row.get("tools_available") or 0)
+    tools = row.get("tools_available") or 0
     descriptor = StageDescriptor(
         stage_id=StageId(f"{row['job_id']}/{row['stage_index']}"),
         job_id=JobId(row["job_id"]),
@@ -144,24 +141,12 @@ def stage_from_row(row: dict[str, Any]) -> tuple[StageDescriptor, StageText]:
         workflow=row["app"],
         step=row.get("phase") or "",
         role=row.get("role") or "",
-        position=int(row["stage_index"]),
-        invocation_index=int(row.get("invocation_index") or 0),
+        position=row["stage_index"],
+        invocation_index=row.get("invocation_index") or 0,
         tools_available=tools,
         reasoning=row.get("topology") or "",
     )
     return descriptor, StageText(system=system, last_user=tail)
-
-
-def _count(value: Any) -> int:
-    """A logged number of tokens.
-
-    Raises:
-        ValueError, TypeError, OverflowError: it is none.
-    """
-    number = int(value)
-    if number < 0:
-        raise ValueError(f"{value} tokens")
-    return number
 
 
 def _estimate_tokens(text: str) -> int:
@@ -170,5 +155,22 @@ def _estimate_tokens(text: str) -> int:
 
 def fold_of_task(task: str, num_folds: int, *, seed: int = 0) -> int:
     """Stable fold of a task: repeated runs of one task never end on both sides."""
-    digest = hashlib.blake2b(f"{seed}/{task}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % num_folds
+    return _task_number(task, seed) % num_folds
+
+
+def folds_of_tasks(tasks: Sequence[str], num_folds: int, *, seed: int = 0) -> list[int]:
+    """Fold of each task's run, so that every fold is filled for which there is a task.
+
+    Folds are those of `fold_of_task`; where chance leaves one empty that could be filled, the tasks
+    are dealt out in the order of their hashes instead.
+    """
+    stable = {task: fold_of_task(task, num_folds, seed=seed) for task in tasks}
+    if len(set(stable.values())) < min(num_folds, len(stable)):
+        ranked = sorted(stable, key=lambda task: (_task_number(task, seed), task))
+        stable = {task: rank % num_folds for rank, task in enumerate(ranked)}
+    return [stable[task] for task in tasks]
+
+
+def _task_number(task: str, seed: int) -> int:
+    text = f"{seed}/{task}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def train_model(
     """
     config = config or TrainConfig()
     table = make_table(jobs)
-    if np.count_nonzero(~np.isnan(table.tokens)) < 2:
+    if not can_train(jobs):
         raise ConfigError("training needs at least two stages with a known output length")
     made = encoder or make_encoder(config, table.stages)
     schema = fit_schema(
@@ -119,6 +120,12 @@ def train_model(
     builder = RowBuilder(schema, WindowEmbedder(made))
     rows = builder.matrix(table.stages)
     return fit_on_rows(table, rows, builder, config, router)
+
+
+def can_train(jobs: Sequence[TraceJob]) -> bool:
+    """There are the two known output lengths that the heads need at least."""
+    known = (s for job in jobs for s in job.stages if s.output_tokens is not None)
+    return len(list(islice(known, 2))) == 2
 
 
 def fit_on_rows(
@@ -154,9 +161,13 @@ def fit_on_rows(
         params=params,
         num_threads=config.num_threads,
     )
+    remaining = table.remaining
+    if np.isnan(remaining).all():
+        # No job here shows its whole length; what is known of it is the best guess there is.
+        remaining = remaining_length.remaining_targets(table.jobs, at_least=True)
     total = remaining_length.fit_remaining_length(
         rows,
-        table.remaining,
+        remaining,
         schema,
         params=_local_params("l1", len(rows)) if config.local else remaining_length.TOTAL,
         with_forest=config.with_forest,
@@ -223,7 +234,7 @@ def fit_router_on(rows: Sequence[RoutingRow], *, seed: int = 0) -> SemanticRoute
 
 def task_mark(task: str) -> str:
     """Short hash of a task, so that an evaluation can tell what was trained on."""
-    return hashlib.blake2b(task.encode(), digest_size=5).hexdigest()
+    return hashlib.blake2b(task.encode("utf-8", "surrogatepass"), digest_size=5).hexdigest()
 
 
 def _cut_dims(part_dims: Mapping[str, int], dimension: int) -> dict[str, int]:

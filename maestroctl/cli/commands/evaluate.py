@@ -79,4 +79,6 @@ def evaluate(
         terminal.json(report)
         return
     terminal.line(report["protocol"])
+    for note in report["notes"]:
+        terminal.line(note)
     terminal.out.print(evaluation_table(report))

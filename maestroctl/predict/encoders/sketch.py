@@ -99,6 +99,9 @@ def fit_sketch(windows: Sequence[str], dimension: int, *, seed: int = 0) -> Sket
         seen[np.unique(blank.hash_terms(window))] += 1
     idf = (np.log((1 + len(windows)) / (1 + seen)) + 1).astype(np.float16).astype(np.float32)
     weigher = SketchEncoder(idf, np.zeros((NUM_BUCKETS, dimension), np.float32))
+    projection = np.zeros((NUM_BUCKETS, dimension), dtype=np.float32)
+    if not windows:
+        return SketchEncoder(idf, projection)
     columns, values, starts = [], [], [0]
     for window in windows:
         buckets, weights = weigher.weigh(window)
@@ -110,8 +113,8 @@ def fit_sketch(windows: Sequence[str], dimension: int, *, seed: int = 0) -> Sket
         shape=(len(windows), NUM_BUCKETS),
     )
     rank = min(dimension, min(matrix.shape) - 1)
-    _, _, rows = randomized_svd(matrix, n_components=rank, random_state=seed, n_iter=3)
-    projection = np.zeros((NUM_BUCKETS, dimension), dtype=np.float32)
-    projection[:, :rank] = rows.T
+    if rank > 0 and matrix.nnz:
+        _, _, rows = randomized_svd(matrix, n_components=rank, random_state=seed, n_iter=3)
+        projection[:, :rank] = rows.T
     # Rounded here, so that the encoder in memory and the one read back are the same numbers.
     return SketchEncoder(idf, projection.astype(np.float16).astype(np.float32))

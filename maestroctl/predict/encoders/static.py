@@ -68,6 +68,8 @@ def distil_static(
     counts = Counter(word for window in windows for word in split_words(window))
     common = [word for word, count in counts.most_common(max_words) if count > 1]
     words = [word for word in common if word.isprintable()]
+    if not words:
+        return StaticEncoder([], np.zeros((0, dimension), dtype=np.float32))
     vectors = teacher.encode(words).astype(np.float64)
     vectors -= vectors.mean(axis=0)
     _, _, axes = np.linalg.svd(vectors, full_matrices=False)

@@ -116,7 +116,7 @@ def test_a_folder_without_traces_is_one_readable_error(tmp_path: Path, name: str
         command_line, ["evaluate", "--stages", str(tmp_path / name), "--json"]
     )
     assert isinstance(done.exception, ConfigError)
-    assert "no trace file" in str(done.exception)
+    assert "stage trace" in str(done.exception)
 
 
 def test_an_unknown_name_to_exclude_is_refused_with_the_names_there_are(folder: Path) -> None:
@@ -162,7 +162,7 @@ def test_columns_that_may_be_missing_are_unknown(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_zstandard_is_named(tmp_path: Path) -> None:
     (tmp_path / "stages_x.jsonl.zst").write_bytes(b"no zstandard frame")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot be unpacked"):
         load_trace_jobs(tmp_path)
 
 
