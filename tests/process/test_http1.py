@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from maestroctl.live.http1.client import HopError, HttpPool
+from maestroctl.live.http1.client import HttpPool
+from maestroctl.live.http1.connection import HopError
 from maestroctl.live.http1.server import HttpServer, Request
 from tests.support.product import until
 

@@ -17,7 +17,7 @@ from maestroctl.live.coordinator.pending_stage import (
     error_of,
     interruptible,
 )
-from maestroctl.live.http1.client import Response
+from maestroctl.live.http1.connection import Response
 from maestroctl.scheduler.effects import DispatchStage
 from maestroctl.scheduler.events import (
     CoordinatorEvent,

@@ -30,7 +30,8 @@ from maestroctl.live.coordinator.pending_stage import (
     interruptible,
 )
 from maestroctl.live.coordinator.stage_answer import StageAnswer, outcome_of
-from maestroctl.live.http1.client import HttpPool, Response
+from maestroctl.live.http1.client import HttpPool
+from maestroctl.live.http1.connection import Response
 from maestroctl.scheduler.effects import DispatchStage
 from maestroctl.scheduler.events import (
     CoordinatorEvent,

@@ -12,7 +12,8 @@ from typing import Any
 
 from maestroctl.errors import EngineError
 from maestroctl.live.engine.base import EngineAddress
-from maestroctl.live.http1.client import HopError, HttpPool
+from maestroctl.live.http1.client import HttpPool
+from maestroctl.live.http1.connection import HopError
 
 QUICK_S = 10.0
 """Limit of requests that only read."""

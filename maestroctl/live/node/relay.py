@@ -24,7 +24,8 @@ from maestroctl.domain.messages import ABORT_COMMENT, Rebook, StageHeaders, Stag
 from maestroctl.domain.outcome import Outcome
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.errors import InvalidRequest
-from maestroctl.live.http1.client import HttpPool, Response
+from maestroctl.live.http1.client import HttpPool
+from maestroctl.live.http1.connection import Response
 from maestroctl.live.http1.server import Request
 from maestroctl.live.timers import core_now_s
 from maestroctl.scheduler.effects import AbortStage, ForwardStage, RefuseStage
