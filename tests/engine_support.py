@@ -19,7 +19,7 @@ from maestroctl.domain.llm import EngineKind, EngineSpec, ModelSpec
 from maestroctl.live.engine.base import Engine, EngineAddress, EngineOrder
 from maestroctl.live.engine.factory import make_engine
 from maestroctl.live.engine.identity import load_identities
-from maestroctl.live.engine.process import LaunchSpec
+from maestroctl.live.engine.launch import LaunchSpec
 from maestroctl.live.engine.procfs import find_members, signal_process
 
 STUB_MODULE = "maestroctl.testing.stub_engine"

@@ -24,9 +24,9 @@ from maestroctl.live.engine.base import EngineAddress, EngineOrder, EngineState
 from maestroctl.live.engine.capabilities import Capabilities, Capability
 from maestroctl.live.engine.control import SLOW_S
 from maestroctl.live.engine.identity import EngineIdentity
+from maestroctl.live.engine.launch import LaunchSpec
 from maestroctl.live.engine.logs import LogLimits
 from maestroctl.live.engine.managed import ManagedEngine
-from maestroctl.live.engine.process import LaunchSpec
 
 # Nothing is known of such a server's weights; a sleep that frees less than this share of what it
 # held is no sleep.

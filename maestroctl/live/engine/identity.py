@@ -15,6 +15,8 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from maestroctl.live.engine import procfs
+
 IDENTITY_SUFFIX = ".engine.json"
 
 
@@ -133,3 +135,16 @@ def forget(state_dir: Path, identity: EngineIdentity) -> None:
         socket.unlink(missing_ok=True)
         shutil.rmtree(ipc_dir(socket), ignore_errors=True)
     path.unlink(missing_ok=True)
+
+
+def is_leader_alive(identity: EngineIdentity) -> bool:
+    """Whether the first process of an identity still runs and is not a later owner of its id."""
+    if identity.pid <= 0 or identity.boot_id != procfs.read_boot_id():
+        return False
+    stat = procfs.read_stat(identity.pid)
+    return (
+        stat is not None
+        and stat.is_running
+        and stat.start_ticks == identity.start_ticks
+        and procfs.carries_token(identity.pid, identity.token)
+    )

@@ -12,6 +12,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+START_MARK = "=== maestroctl: engine start"
+"""Begins the line that a start writes, before the engine itself writes any."""
 _TAIL_READ_BYTES = 64 * 1024
 
 
@@ -66,3 +68,12 @@ def read_last_lines(path: Path, max_lines: int = 20) -> tuple[str, ...]:
         return ()
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     return tuple(lines[-max_lines:])
+
+
+def read_lines_since_start(path: Path, max_lines: int = 20) -> tuple[str, ...]:
+    """The end of a log, no further back than the last start of its engine."""
+    lines = read_last_lines(path, max_lines)
+    for index in range(len(lines) - 1, -1, -1):
+        if lines[index].startswith(START_MARK):
+            return lines[index + 1 :]
+    return lines

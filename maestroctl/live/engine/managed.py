@@ -1,11 +1,4 @@
-"""What every engine that we start has in common: process, readiness, memory, stop.
-
-Theory of operation of a start::
-
-    launch -> health answers -> (its port is really its own) -> one token -> readings
-                  |                                                |
-                  +-- process ends --> EngineStartFailed + log     +-- refused --> EngineStartFailed
-                  +-- start_timeout passes --> ReadyTimeout
+"""What every engine that we start has in common: process, memory, stop; see also `readiness`.
 
 A start that fails or is cancelled leaves no process: it is stopped before the error goes up.
 One object is one start; a restart is a new object with the next generation.
@@ -16,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 from maestroctl.domain.engine import EngineReadings, ResidencyTier
 from maestroctl.domain.ids import EngineId
@@ -25,18 +17,17 @@ from maestroctl.errors import (
     CapabilityMissing,
     EngineError,
     EngineExited,
-    EngineStartFailed,
     ReadyTimeout,
 )
 from maestroctl.live import gpu
-from maestroctl.live.engine import procfs
 from maestroctl.live.engine.base import EngineAddress, EngineOrder, EngineState
 from maestroctl.live.engine.capabilities import Capabilities
 from maestroctl.live.engine.control import ControlClient
 from maestroctl.live.engine.identity import EngineIdentity
-from maestroctl.live.engine.process import EngineExit, EngineProcess, LaunchSpec
+from maestroctl.live.engine.launch import LaunchSpec
+from maestroctl.live.engine.process import EngineExit, EngineProcess
+from maestroctl.live.engine.readiness import Readiness
 
-_HEALTH_POLL_S = 0.1
 _MEMORY_POLL_S = 0.1
 # Freed pages never come back to the last byte (allocators keep some), and what a worker counts
 # leaves out packed copies; half of what it counted tells "freed" from "not freed" with room.
@@ -187,12 +178,11 @@ class ManagedEngine(ABC):
         limit_s = self._order.engine.start_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                await self._wait_healthy()
-                await self._probe_or_exit()
+                await self._readiness.wait(limit_s)
         except TimeoutError:
             raise ReadyTimeout(
                 f"engine '{self.engine_id}' was not ready after {format_seconds(limit_s)}"
-                f"{self._quote_log()}",
+                f"{self.process.quote_log()}",
                 hint=f"raise `engine.{self._order.engine.name}.start_timeout`, or see the log: "
                 f"{self.process.identity.log_path}",
             ) from None
@@ -203,7 +193,7 @@ class ManagedEngine(ABC):
         Raises:
             EngineError: it does not answer, or refuses.
         """
-        await self._probe(_QUICK_PROBE_S)
+        await self._readiness.probe(_QUICK_PROBE_S)
 
     async def stop(self, grace_s: float | None = None) -> EngineExit:
         """Stop every process of it; safe to call again."""
@@ -250,6 +240,12 @@ class ManagedEngine(ABC):
 
     # -- inside -------------------------------------------------------------------------------
 
+    @property
+    def _readiness(self) -> Readiness:
+        return Readiness(
+            self.engine_id, self.process, self.control, self.address, self._health_path
+        )
+
     async def _after_ready(self, kv_bytes: int) -> None:  # noqa: B027
         """Last step of a start; a kind may check or set something here."""
 
@@ -264,57 +260,6 @@ class ManagedEngine(ABC):
             self._exited.set_result(ended.result())
         if self._control is not None:
             self._closing = asyncio.ensure_future(self._control.close())
-
-    async def _wait_healthy(self) -> None:
-        while True:
-            if self._exited.done():
-                raise self._start_failure()
-            if await self.control.is_reachable(self._health_path) and self._owns_its_port():
-                return
-            await asyncio.wait({self._exited}, timeout=_HEALTH_POLL_S)
-
-    def _owns_its_port(self) -> bool:
-        """Whether the server that answered is this engine. A socket file always is."""
-        if self.address.socket_path is not None:
-            return True
-        port = int(self.address.base_url.rsplit(":", 1)[1])
-        pids = [member.pid for member in self.process.find_members()]
-        return procfs.owns_listening_port(pids, port)
-
-    async def _probe_or_exit(self) -> None:
-        """Probe; an engine that ends meanwhile is reported as such, not as a lost connection."""
-        probe = asyncio.ensure_future(self._probe(self._order.engine.start_timeout_s))
-        try:
-            first: set[asyncio.Future[Any]] = {probe, self._exited}
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            if probe.done() and probe.exception() is None:
-                return
-            # A broken connection often is the first sign of an exit that is about to show.
-            await asyncio.wait({self._exited}, timeout=1.0)
-            if self._exited.done():
-                raise self._start_failure()
-            error = probe.exception()
-            raise EngineStartFailed(
-                f"engine '{self.engine_id}' is up but generates nothing: {error}{self._quote_log()}"
-            ) from error
-        finally:
-            probe.cancel()
-
-    async def _probe(self, limit_s: float) -> None:
-        model = self.address.model
-        payload = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
-        status, body = await self.control.post_status("/v1/completions", payload, limit_s=limit_s)
-        if 400 <= status < 500 and status not in (401, 403):
-            # An embedding model has no completions.
-            status, other = await self.control.post_status(
-                "/v1/embeddings", {"model": model, "input": "1"}, limit_s=limit_s
-            )
-            body = other if status < 400 else body
-        if status >= 400:
-            raise EngineError(
-                f"engine '{self.engine_id}' answered a one-token probe with {status}: "
-                f"{body[:300].strip()}"
-            )
 
     async def _read_held_bytes(self, readings: EngineReadings) -> int:
         """What falls when the engine frees memory.
@@ -365,15 +310,6 @@ class ManagedEngine(ABC):
 
     def _exit_error(self) -> EngineExited:
         ended = self._exited.result()
-        return EngineExited(f"engine '{self.engine_id}' {ended.describe()}{self._quote_log()}")
-
-    def _start_failure(self) -> EngineStartFailed:
-        ended = self._exited.result()
-        return EngineStartFailed(
-            f"engine '{self.engine_id}' {ended.describe()} before it was ready{self._quote_log()}",
-            hint=f"the whole log: {self.process.identity.log_path}",
+        return EngineExited(
+            f"engine '{self.engine_id}' {ended.describe()}{self.process.quote_log()}"
         )
-
-    def _quote_log(self) -> str:
-        lines = self.process.read_last_log_lines(12)
-        return "; its last log lines:\n  " + "\n  ".join(lines) if lines else ""

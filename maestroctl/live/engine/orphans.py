@@ -17,8 +17,7 @@ from pathlib import Path
 from maestroctl.errors import EngineError
 from maestroctl.live.engine import identity as identities
 from maestroctl.live.engine import procfs
-from maestroctl.live.engine.identity import EngineIdentity
-from maestroctl.live.engine.process import is_leader_alive
+from maestroctl.live.engine.identity import EngineIdentity, is_leader_alive
 
 _POLL_S = 0.05
 _KILL_LIMIT_S = 10.0

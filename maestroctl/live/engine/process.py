@@ -19,7 +19,7 @@ Theory of operation::
 * An adopted engine is not our child: its end is seen through a process descriptor, and its exit
   code cannot be known.
 
-See also: `procfs` (how members are found and signalled), `identity`, `orphans`, `logs`.
+See also: `launch`, `procfs` (how members are found and signalled), `identity`, `orphans`, `logs`.
 """
 
 from __future__ import annotations
@@ -29,58 +29,19 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from maestroctl.errors import EngineError, EngineStartFailed
+from maestroctl.errors import EngineError
 from maestroctl.live.engine import identity as identities
 from maestroctl.live.engine import procfs
-from maestroctl.live.engine.identity import EngineIdentity
-from maestroctl.live.engine.logs import LogLimits, read_last_lines, rotate_log
-from maestroctl.live.transport.unix_path import MAX_SOCKET_PATH, fits_socket
+from maestroctl.live.engine.identity import EngineIdentity, is_leader_alive
+from maestroctl.live.engine.launch import LaunchSpec, start_process
+from maestroctl.live.engine.logs import LogLimits, read_lines_since_start, rotate_log
 
 _POLL_S = 0.05  # how often a dying family is looked at again
 _KILL_LIMIT_S = 10.0  # SIGKILL acts at once unless a process hangs inside the kernel
 _LOG_CHECK_S = 5.0  # a log can pass its bound by what an engine writes in this time
-_START_MARK = "=== maestroctl: engine start"
-
-
-@dataclass(frozen=True)
-class LaunchSpec:
-    """How to start one engine process.
-
-    Attributes:
-        engine: name of the engine on its node; unique there.
-        model: model that it serves.
-        generation: how often it has been started, this start included.
-        argv: program and arguments.
-        env: the whole environment, but for the token, which is added.
-        state_dir: the node's state folder.
-        log_path: where its output goes.
-        spec_hash: digest of the configuration that it comes from.
-        socket_path: Unix socket that it will make, or None.
-        base_url: its URL when it has no socket.
-        kv_bytes: KV cache size that it is started with.
-        devices: where it runs, in tensor-parallel order.
-        cwd: working folder; the state folder when None.
-        log_limits: bounds of its log files.
-    """
-
-    engine: str
-    model: str
-    generation: int
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(repr=False)
-    state_dir: Path
-    log_path: Path
-    spec_hash: str = ""
-    socket_path: Path | None = None
-    base_url: str = ""
-    kv_bytes: int = 0
-    devices: tuple[str, ...] = ()
-    cwd: Path | None = None
-    log_limits: LogLimits = LogLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,35 +106,7 @@ class EngineProcess:
         Raises:
             EngineStartFailed: the program cannot be executed.
         """
-        spec.log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if spec.socket_path is not None:
-            prepare_socket_path(spec.socket_path)
-        identity = EngineIdentity(
-            token=identities.make_token(),
-            engine=spec.engine,
-            model=spec.model,
-            generation=spec.generation,
-            spec_hash=spec.spec_hash,
-            socket_path=str(spec.socket_path or ""),
-            base_url=spec.base_url,
-            log_path=str(spec.log_path),
-            kv_bytes=spec.kv_bytes,
-            devices=spec.devices,
-            boot_id=procfs.read_boot_id(),
-        )
-        identities.save_identity(spec.state_dir, identity)
-        try:
-            child = _spawn(spec, identity)
-        except OSError as exc:
-            identities.forget(spec.state_dir, identity)
-            raise EngineStartFailed(
-                f"cannot start engine '{spec.engine}': {spec.argv[0]}: {exc.strerror}",
-                hint="check that the program exists and may be executed; `maestroctl doctor` "
-                "lists the engine environments",
-            ) from exc
-        stat = procfs.read_stat(child.pid)
-        identity = replace(identity, pid=child.pid, start_ticks=stat.start_ticks if stat else 0)
-        identities.save_identity(spec.state_dir, identity)
+        identity, child = start_process(spec)
         return cls(spec.state_dir, identity, child, spec.log_limits)
 
     @classmethod
@@ -208,11 +141,12 @@ class EngineProcess:
 
     def read_last_log_lines(self, max_lines: int = 20) -> tuple[str, ...]:
         """The end of its log since this start."""
-        lines = read_last_lines(Path(self.identity.log_path), max_lines)
-        for index in range(len(lines) - 1, -1, -1):
-            if lines[index].startswith(_START_MARK):
-                return lines[index + 1 :]
-        return lines
+        return read_lines_since_start(Path(self.identity.log_path), max_lines)
+
+    def quote_log(self) -> str:
+        """The same, for the end of an error message; empty when it has said nothing."""
+        lines = self.read_last_log_lines(12)
+        return "; its last log lines:\n  " + "\n  ".join(lines) if lines else ""
 
     # -- ending -------------------------------------------------------------------------------
 
@@ -312,53 +246,3 @@ class EngineProcess:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
-
-
-def is_leader_alive(identity: EngineIdentity) -> bool:
-    """Whether the first process of an identity still runs and is not a later owner of its id."""
-    if identity.pid <= 0 or identity.boot_id != procfs.read_boot_id():
-        return False
-    stat = procfs.read_stat(identity.pid)
-    return (
-        stat is not None
-        and stat.is_running
-        and stat.start_ticks == identity.start_ticks
-        and procfs.carries_token(identity.pid, identity.token)
-    )
-
-
-def prepare_socket_path(path: Path) -> None:
-    """Make way for a Unix socket: a private folder, and no stale file.
-
-    vLLM leaves its socket file behind, and the next start then fails with "Address already in
-    use".
-
-    Raises:
-        EngineStartFailed: the path is longer than the kernel allows.
-    """
-    if not fits_socket(path):
-        raise EngineStartFailed(
-            f"the socket path {path} is longer than {MAX_SOCKET_PATH} bytes",
-            hint="use a shorter state folder",
-        )
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-
-
-def _spawn(spec: LaunchSpec, identity: EngineIdentity) -> subprocess.Popen[bytes]:
-    """Start the process in a session of its own, writing straight to its log."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    log = os.open(spec.log_path, flags, 0o600)
-    try:
-        os.write(log, f"{_START_MARK} {spec.engine}, generation {spec.generation}\n".encode())
-        return subprocess.Popen(
-            spec.argv,
-            env={**spec.env, procfs.TOKEN_VARIABLE: identity.token},
-            cwd=spec.cwd or spec.state_dir,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    finally:
-        os.close(log)

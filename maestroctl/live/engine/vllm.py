@@ -41,10 +41,10 @@ from maestroctl.live.engine.base import EngineAddress, EngineOrder, EngineState
 from maestroctl.live.engine.capabilities import Capabilities, Capability
 from maestroctl.live.engine.control import QUICK_S, SLOW_S
 from maestroctl.live.engine.identity import EngineIdentity
+from maestroctl.live.engine.launch import LaunchSpec
 from maestroctl.live.engine.logs import LogLimits
 from maestroctl.live.engine.managed import ManagedEngine
 from maestroctl.live.engine.metrics import parse_metrics
-from maestroctl.live.engine.process import LaunchSpec
 from maestroctl.live.engine.vllm_args import build_vllm_argv, build_vllm_env
 
 # A pause returns when the step in progress has ended; a long prefill step takes seconds.
