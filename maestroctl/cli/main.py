@@ -39,6 +39,7 @@ from maestroctl.cli.commands import (
     train,
 )
 from maestroctl.cli.exit_codes import exit_code_of
+from maestroctl.cli.terminal import prepare_streams
 
 EPILOG = (
     "Exit codes: 0 ok, 1 failed, 2 wrong arguments or a mistake in a file, 3 nothing answers,"
@@ -134,6 +135,7 @@ def _let_completion_take_a_shell(words: Sequence[str]) -> None:
 
 def run() -> None:
     """Run the command line; every error becomes one paragraph and an exit code."""
+    prepare_streams()
     _let_completion_take_a_shell(sys.argv[1:])
     try:
         app(prog_name="maestroctl")

@@ -24,6 +24,21 @@ _PIPE_WIDTH = 160
 _BLANKS = re.compile(r"[ ]+$", re.MULTILINE)
 
 
+def prepare_streams() -> None:
+    """Standard streams that can be used, whatever the caller of this process left of them.
+
+    One that is closed reads and writes nothing, and its number is not given to the next file that
+    is opened. What an encoding has no sign for is shown as a question mark.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(nothing, mode, encoding="utf-8"))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 class Terminal:
     """Two consoles and how much to say. Rich is imported when something is first printed.
 
@@ -48,10 +63,11 @@ class Terminal:
 
     def json(self, value: Any) -> None:
         """One JSON document on standard output, nothing else; what is no number is null."""
+        escaped = not (sys.stdout.encoding or "").lower().startswith("utf")
         try:
-            text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
+            text = json.dumps(value, ensure_ascii=escaped, indent=2, allow_nan=False)
         except ValueError:
-            text = json.dumps(_finite(value), ensure_ascii=False, indent=2)
+            text = json.dumps(_finite(value), ensure_ascii=escaped, indent=2)
         self.line(text)
 
     def line(self, text: str) -> None:

@@ -32,6 +32,8 @@ def list_jobs(
         terminal.json(document)
     elif document["jobs"]:
         terminal.out.print(render.jobs_table(document["jobs"]))
+    elif status is not None:
+        terminal.notice(f"No job is {status}.")
     else:
         terminal.notice("No jobs. `maestroctl submit WORKFLOW.toml` runs one.")
 
