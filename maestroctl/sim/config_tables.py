@@ -126,7 +126,7 @@ ARRIVALS = Table(
     "When jobs come.",
     (
         Key("kind", word_of(ARRIVAL_KINDS), "How they come."),
-        Key("rate", number(1e-9, 1e9), "Jobs per second.", field="rate_rps"),
+        Key("rate", number(1e-4, 1e9), "Jobs per second.", field="rate_rps"),
         Key("cv", number(0.01, 100), "Of the gaps, when bursty."),
         Key("trace", TEXT, "Name of the recorded arrivals."),
     ),

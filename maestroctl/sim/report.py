@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
@@ -35,6 +36,7 @@ def summarize(result: SimResult, plans: Sequence[JobPlan], warmup: int = 0) -> d
     return {
         "all": _figures(jobs, stages, result.end_s),
         **classes,
+        "unfinished": _unfinished(jobs),
         "simulated_s": result.end_s,
         "half_output_s": _half_output_s(stages),
         "events": result.num_events,
@@ -45,6 +47,12 @@ def summarize(result: SimResult, plans: Sequence[JobPlan], warmup: int = 0) -> d
         if result.end_s
         else {},
     }
+
+
+def _unfinished(jobs: Sequence[JobRow]) -> dict[str, int]:
+    """Why jobs did not finish, and how many each; the most frequent reason first."""
+    ended = [job for job in jobs if job.status is not JobStatus.FINISHED]
+    return dict(Counter(job.reason or str(job.status) for job in ended).most_common())
 
 
 def queue_s_per_job(stages: Iterable[StageRow]) -> dict[str, float]:

@@ -15,6 +15,9 @@ DataOption = Annotated[
     typer.Option("--data", help="Folder of recorded traces; without it, the fitted generator."),
 ]
 
+_MAX_REASONS = 3
+"""On the terminal; --json has all."""
+
 
 def simulate(
     config: Annotated[Path, typer.Argument(help="TOML file: fleet, costs, workload, errors.")],
@@ -46,6 +49,8 @@ def simulate(
         terminal.json(figures)
         return
     terminal.out.print(_table(figures))
+    for reason, number in list(figures["unfinished"].items())[:_MAX_REASONS]:
+        terminal.notice(f"{number} of {figures['all']['jobs']} jobs did not finish: {reason}")
     terminal.notice(
         f"{figures['simulated_s']:.0f} s simulated in {figures['seconds']:.1f} s,"
         f" {figures['events']} events."

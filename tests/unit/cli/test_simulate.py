@@ -93,3 +93,11 @@ def test_a_file_that_is_missing_is_named_without_a_wrong_way_out(tmp_path: Path)
     assert isinstance(result.exception, ConfigError)
     assert result.exception.message == "there is no such file"
     assert result.exception.hint is None
+
+
+def test_jobs_that_cannot_finish_are_said_with_the_reason(file: Path) -> None:
+    file.write_text(FILE + '[[node]]\nmemory = "1 GB"\n')
+    done = CliRunner().invoke(app, ["simulate", str(file)])
+    assert "20 of 20 jobs did not finish: " in done.stderr
+    figures = json.loads(CliRunner().invoke(app, ["simulate", str(file), "--json"]).stdout)
+    assert sum(figures["unfinished"].values()) == 20
