@@ -15,8 +15,10 @@ holds the tables, every other module is functions over it, in this order of depe
     placement          devices and KV limit of an activation
     residency          policy: who gives way first            (Maestro Algorithm 1)
     degradation        policy: how much must give way         (Maestro Algorithm 2)
-    victims, room      who may give way, and what that frees; free memory of one pass
+    freed, room        what a give-way brings back; free memory of one pass
+    victims            who may give way; `victim_view` how, and at what cost
     claims, orders     who waits for memory; who was told to give way
+    claim_plans        victims for one claim; `overrun` for a lowered budget
     reconcile          what to begin next; `due` by time alone
     by_hand, epochs, shutdown, adoption    their events; requests by hand
     report, validation                     snapshot, invariants

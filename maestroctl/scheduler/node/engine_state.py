@@ -154,7 +154,7 @@ class EngineState:
         arrivals: stages offered, each counted e^(-age / `ARRIVAL_MEMORY_S`), as of `arrivals_at_s`.
         makes_room_for: whose plan its transition in flight is a step of.
         failed_steps: steps of plans for this engine that failed since it last was activated.
-        shape: what it could free, remembered by `victims`.
+        shape: what it could free, remembered by `victim_view`.
     """
 
     engine_id: EngineId

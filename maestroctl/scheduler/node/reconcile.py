@@ -25,34 +25,32 @@ Only one transition per device is in flight; whoever comes later in this order w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from maestroctl.domain.engine import EngineStatus
-from maestroctl.domain.ids import DeviceName, EngineId, TimerId
+from maestroctl.domain.ids import EngineId
 from maestroctl.domain.messages import ModelAction
 from maestroctl.domain.outcome import Outcome
 from maestroctl.domain.units import format_bytes
-from maestroctl.scheduler.effects import SetTimer
+from maestroctl.scheduler.node.claim_plans import ClaimPlans
 from maestroctl.scheduler.node.claims import AT_REST, Claim, list_claims
 from maestroctl.scheduler.node.degradation import (
     LEVEL_ABORT,
-    LEVEL_KILL_START,
     LEVEL_SLEEP,
     LEVEL_STOP,
-    LEVEL_SUSPEND,
-    DegradationPlan,
 )
 from maestroctl.scheduler.node.due import run_due
 from maestroctl.scheduler.node.engine_state import EngineState, OrderCause
+from maestroctl.scheduler.node.freed import is_immovable
 from maestroctl.scheduler.node.orders import (
     apply_plan,
     call_off_unconfirmed,
     doubt_orders,
     run_order,
 )
+from maestroctl.scheduler.node.overrun import relieve_overrun
 from maestroctl.scheduler.node.placement import Activation, list_activations, start_with
 from maestroctl.scheduler.node.requests import fail_requests
-from maestroctl.scheduler.node.residency import VictimView
 from maestroctl.scheduler.node.room import Room
 from maestroctl.scheduler.node.shutdown import step_shutdown
 from maestroctl.scheduler.node.stages import (
@@ -68,18 +66,11 @@ from maestroctl.scheduler.node.transitions import (
     begin_start,
     begin_wake,
 )
-from maestroctl.scheduler.node.victims import (
-    VictimPool,
-    is_immovable,
-    may_sleep_once_served,
-    spare,
-    view_victim,
-)
+from maestroctl.scheduler.node.victims import VictimPool
 
 S = EngineStatus
 MAX_REPLANS = 2
 """Steps of plans for one engine that may fail before its waiters are refused."""
-RELIEF_TIMER = TimerId("relief")
 
 
 def reconcile(state: NodeState) -> None:
@@ -126,8 +117,8 @@ class _Pass:
         self._state = state
         self._room = Room(state)
         self._victims = VictimPool(state)
+        self._plans = ClaimPlans(state, self._room, self._victims)
         self._group_timers: list[EngineId] = []
-        self._later: tuple[EngineId, ...] = ()  # engines whose claims come after the one in hand
 
     def run(self) -> None:
         """Steps 2 to 5."""
@@ -140,10 +131,10 @@ class _Pass:
             forward_waiters(state, engine)  # an overrun that closed the engine may be over
             if engine.give_way_is_final():
                 run_order(state, engine)
-        self._relieve_overrun()
+        relieve_overrun(state, self._room, self._victims)
         claims = list_claims(state, concerned)
         for position, claim in enumerate(claims):
-            self._later = tuple(later.engine.engine_id for later in claims[position + 1 :])
+            self._plans.later = tuple(later.engine.engine_id for later in claims[position + 1 :])
             if claim.admits_only:
                 self._serve_admission(claim)
             elif claim.grows_to_bytes:
@@ -171,7 +162,7 @@ class _Pass:
         full = list_activations(self._state, engine, least=False)
         if self._take_or_wait(engine, full):  # a
             return
-        if self._make_room(claim, full, may_drain=False):  # b
+        if self._plans.make_room(claim, full, may_drain=False):  # b
             return
         least = full
         if engine.status is S.STOPPED:
@@ -180,7 +171,7 @@ class _Pass:
             least = list_activations(self._state, engine, least=True)
             if self._take_or_wait(engine, least):  # d
                 return
-            if self._make_room(claim, least, may_drain=False):  # e
+            if self._plans.make_room(claim, least, may_drain=False):  # e
                 return
         self._contend(claim, least)
 
@@ -198,7 +189,7 @@ class _Pass:
             raise_kv_limit(state, engine, claim.grows_to_bytes)
             forward_waiters(state, engine)
         elif self._room.shortage(engine, option, coming=True):
-            self._make_room(claim, [option], may_drain=False, max_level=LEVEL_STOP)
+            self._plans.make_room(claim, [option], may_drain=False, max_level=LEVEL_STOP)
         else:
             self._room.promise(engine, option)
 
@@ -214,12 +205,9 @@ class _Pass:
         saves_s = advice.probability * (
             profile.wake_s if engine.status is S.SLEEPING else profile.cold_start_s
         )
-        found = self._find_plan(claim, full, may_drain=False, max_level=LEVEL_SLEEP)
+        found = self._plans.find(claim, full, may_drain=False, max_level=LEVEL_SLEEP)
         if found is not None and found[0].cost_s < saves_s:
-            plan, option = found
-            reason = f"room for {engine.engine_id}, advised"
-            apply_plan(state, self._room, plan, OrderCause.CLAIM, reason, engine.engine_id)
-            self._room.promise(engine, option)
+            self._plans.carry_out(claim, *found, ", advised")
 
     def _take_or_wait(self, engine: EngineState, options: Sequence[Activation]) -> bool:
         """Begin one of the options, or wait for its memory or its lock; False = none fits."""
@@ -254,79 +242,6 @@ class _Pass:
                 shrunk.append(start_with(profile, option.devices, kv_limit))
         return shrunk
 
-    def _make_room(
-        self,
-        claim: Claim,
-        options: Sequence[Activation],
-        *,
-        may_drain: bool,
-        max_level: int = LEVEL_KILL_START,
-    ) -> bool:
-        """Tell victims to give way for one of the options; False = there are not enough."""
-        found = self._find_plan(claim, options, may_drain=may_drain, max_level=max_level)
-        if found is None:
-            return False
-        plan, option = found
-        engine = claim.engine
-        reason = f"room for {engine.engine_id}"
-        apply_plan(self._state, self._room, plan, OrderCause.CLAIM, reason, engine.engine_id)
-        self._room.promise(engine, option)
-        return True
-
-    def _find_plan(
-        self,
-        claim: Claim,
-        options: Sequence[Activation],
-        *,
-        may_drain: bool,
-        max_level: int = LEVEL_KILL_START,
-    ) -> tuple[DegradationPlan, Activation] | None:
-        """The plan of least impact over the options, and the option it is for."""
-        state, room = self._state, self._room
-        later = self._later if may_drain else ()
-        ranked = self._victims.rank(claim.engine.engine_id, later, claim.since_s)
-        if max_level >= LEVEL_SUSPEND:
-            ranked = spare(ranked, claim.hard_rungs())
-        found = []
-        for option in options:
-            short = room.shortage(claim.engine, option, coming=True)
-            plan = state.degradation.plan(
-                short, ranked, room.host_free_bytes(), may_drain=may_drain, max_level=max_level
-            )
-            if plan is None or not plan.steps:
-                continue
-            if not may_drain and self._is_hasty(claim, plan, short, ranked):
-                continue
-            found.append((plan, option))
-        return min(found, key=lambda pair: (pair[0].impact, pair[1].devices), default=None)
-
-    def _is_hasty(
-        self,
-        claim: Claim,
-        plan: DegradationPlan,
-        short: Mapping[DeviceName, int],
-        ranked: Sequence[VictimView],
-    ) -> bool:
-        """It stops idle engines although a busy one could sleep instead, once it has drained.
-
-        A stop costs a cold start the next time (half a minute), draining at most `group_wait_s`
-        and what the open stages still take. An engine that serves its first waiters is no victim
-        yet, but will be: it counts until the claim has waited its time.
-        """
-        if plan.level < LEVEL_STOP:
-            return False
-        state, views = self._state, list(ranked)
-        if state.now_s < claim.force_after_s:
-            known = {view.engine_id for view in ranked}
-            views += [
-                view_victim(engine, state.now_s)
-                for engine in state.engines.values()
-                if engine.engine_id not in known and may_sleep_once_served(engine)
-            ]
-        host_free = self._room.host_free_bytes()
-        patient = state.degradation.plan(short, views, host_free, may_drain=True)
-        return patient is not None and patient.level < plan.level
-
     def _contend(self, claim: Claim, options: Sequence[Activation]) -> None:
         """Steps 4f and 4g: idle engines are not enough."""
         state = self._state
@@ -348,11 +263,11 @@ class _Pass:
         """Step 4f: drain busy engines; suspend or abort when that took too long."""
         hard_s = claim.force_after_s + self._state.policy.drain_wait_s
         if self._state.now_s >= hard_s:
-            if self._make_room(claim, options, may_drain=True, max_level=LEVEL_ABORT):
+            if self._plans.make_room(claim, options, may_drain=True, max_level=LEVEL_ABORT):
                 return True
-        elif self._find_plan(claim, options, may_drain=True, max_level=LEVEL_ABORT):
+        elif self._plans.find(claim, options, may_drain=True, max_level=LEVEL_ABORT):
             self._watch(claim, hard_s)
-        return self._make_room(claim, options, may_drain=True)
+        return self._plans.make_room(claim, options, may_drain=True)
 
     def _give_up(self, claim: Claim, options: Sequence[Activation], why: str = "") -> None:
         """Nobody's memory would be enough: refuse with the shortfall."""
@@ -374,7 +289,7 @@ class _Pass:
         short = {d: n for d, n in self._room.overrun().items() if d in engine.devices}
         if not short:
             return
-        ranked = self._victims.rank(engine.engine_id, self._later, claim.since_s)
+        ranked = self._plans.rank(claim, with_later=True)
         plan = state.degradation.plan(short, ranked, self._room.host_free_bytes(), may_drain=True)
         if plan is not None and state.now_s >= claim.force_after_s:
             reason = f"overrun under {engine.engine_id}"
@@ -394,46 +309,6 @@ class _Pass:
             for name, size in self._state.books.holding(other.engine_id).items()
             if name == device
         )
-
-    def _relieve_overrun(self) -> None:
-        """Step 3."""
-        state = self._state
-        if not state.books.overrun:
-            state.overrun_since_s = None
-            state.drop_timer(RELIEF_TIMER)
-            return
-        if state.overrun_since_s is None:
-            state.overrun_since_s = state.now_s
-        short = self._room.overrun()
-        if not short:
-            return
-        ranked = self._victims.rank(None)
-        host_free = self._room.host_free_bytes()
-        plan = self._plan_hard_relief(short, ranked, host_free) or state.degradation.plan(
-            short, ranked, host_free, may_drain=False, partial=True
-        )
-        if plan is not None and plan.steps:
-            reason = "booked memory is above the budget"
-            apply_plan(state, self._room, plan, OrderCause.BUDGET, reason)
-
-    def _plan_hard_relief(
-        self, short: Mapping[DeviceName, int], ranked: Sequence[VictimView], host_free: int
-    ) -> DegradationPlan | None:
-        """Memory that others took does not come back by waiting: in the end, levels 4 and 5."""
-        state = self._state
-        plan = state.degradation.plan(
-            short, ranked, host_free, may_drain=False, max_level=LEVEL_ABORT
-        )
-        if plan is None or plan.level < LEVEL_SUSPEND:
-            return None
-        assert state.overrun_since_s is not None
-        hard_s = state.overrun_since_s + state.policy.drain_wait_s
-        if state.now_s >= hard_s:
-            return plan
-        if state.timers.get(RELIEF_TIMER) != hard_s:
-            state.timers[RELIEF_TIMER] = hard_s
-            state.effects.append(SetTimer(RELIEF_TIMER, hard_s))
-        return None
 
     def _wait_for_group(self, claim: Claim) -> None:
         """Let whoever serves go on until the oldest waiter has waited its time."""

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from maestroctl.domain.ids import HOST_DEVICE, DeviceName
 from maestroctl.scheduler.node.engine_state import EngineState
+from maestroctl.scheduler.node.freed import coming_from, is_immovable
 from maestroctl.scheduler.node.placement import Activation
 from maestroctl.scheduler.node.state import NodeState
-from maestroctl.scheduler.node.victims import coming_from, is_immovable
 
 
 class Room:
