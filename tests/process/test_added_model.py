@@ -32,7 +32,7 @@ async def add(model: str, word: str, artifact: Path) -> None:
     outcomes.write_text("".join(json.dumps(line) + "\n" for line in lines))
     base = ("--artifact", artifact) if artifact.exists() else ()
     args = ("predictor", "add-model", model, "--outcomes", outcomes, "--out", artifact, *base)
-    done = await run(*args)
+    done = await run(*args, limit_s=300)
     assert done.code == 0, done.err
 
 

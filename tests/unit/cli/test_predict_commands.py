@@ -13,6 +13,7 @@ from maestroctl.cli import api, predict_extra
 from maestroctl.cli.context import terminal
 from maestroctl.cli.exit_codes import ExitCode, exit_code_of
 from maestroctl.cli.main import app
+from maestroctl.cli.predict_view import addition_lines
 from maestroctl.errors import ConfigError, PredictorError, StoreError
 from maestroctl.predict.group_table import STATE_VERSION
 from maestroctl.predict.recalibration import Observation, OnlineState, StageKey
@@ -154,7 +155,7 @@ def test_a_model_is_added_and_the_artifact_with_it_is_asked(tmp_path: Path) -> N
         "predict", "add 9 and 2", "-m", "mine", "-m", "x", "--artifact", str(out), "--json"
     )
     assert json.loads(asked.stdout)["final"]["confidence"]["mine"] > 0.7
-    text = call(*args).stdout
+    text = "\n".join(addition_lines(done))
     assert "mine added, right in 50.0% of 60 outcomes" in text
     assert f'[predictor] artifact = "{out}"' in text
     error = call(*args, "--artifact", str(out)).exception
