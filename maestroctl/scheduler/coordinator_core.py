@@ -7,9 +7,10 @@ model (`routing.model_choice`) and a node (`routing.pipeline`), or waits. The no
 is an event like any other. Every stage ends in one `ResolveStage`, every submitted job in one
 `FinishJob` or, when the coordinator is stopped, in neither: then it is resumed at the next start.
 
-The parts, each the one owner of its transitions: `coordinator_stages` (life of a stage),
-`coordinator_dispatch` (slots and order of dispatch), `coordinator_waiting` (queue and patience),
-`coordinator_jobs` (which jobs are alive), `coordinator_tables` (the data, and its rules).
+The parts, each the one owner of its transitions: `coordinator_job_flow` (life of a workflow run),
+`coordinator_stages` (life of a stage), `coordinator_dispatch` (slots and order of dispatch),
+`coordinator_waiting` (queue and patience), `coordinator_jobs` (which jobs are alive),
+`coordinator_tables` (the data, and its rules).
 
 Cost. An event is O(log n) in the number of queued stages; only what must touch every stage (the
 last node of many lost, a shutdown) is linear, once.
@@ -26,17 +27,16 @@ from typing import Any
 
 from maestroctl.domain.fleet import FleetSpec
 from maestroctl.domain.ids import ClusterName, JobId, ModelName, NodeName
-from maestroctl.domain.outcome import JobStatus, Outcome
 from maestroctl.domain.snapshot import NodeSnapshot
 from maestroctl.domain.stage import StageDescriptor
-from maestroctl.errors import ConfigError, InvariantViolation
+from maestroctl.errors import InvariantViolation
 from maestroctl.estimate.output_quantile import OutputQuantile
 from maestroctl.scheduler.coordinator_dispatch import Dispatcher
+from maestroctl.scheduler.coordinator_job_flow import JobFlow
 from maestroctl.scheduler.coordinator_jobs import JobTable
 from maestroctl.scheduler.coordinator_stages import StageFlow
 from maestroctl.scheduler.coordinator_state import (
     CoordinatorCounters,
-    JobState,
     JobView,
     StageView,
     view_job,
@@ -45,7 +45,7 @@ from maestroctl.scheduler.coordinator_state import (
 from maestroctl.scheduler.coordinator_tables import CoordinatorTables, check_tables
 from maestroctl.scheduler.coordinator_timers import Out, Timers
 from maestroctl.scheduler.coordinator_waiting import WaitingRoom
-from maestroctl.scheduler.effects import CoordinatorEffect, FinishJob
+from maestroctl.scheduler.effects import CoordinatorEffect
 from maestroctl.scheduler.events import (
     CoordinatorEvent,
     JobCancelled,
@@ -78,7 +78,6 @@ from maestroctl.scheduler.registry import (
 from maestroctl.scheduler.routing.fleet_state import FleetState
 from maestroctl.scheduler.routing.look_ahead import LookAhead
 from maestroctl.scheduler.routing.placement_score import Weights
-from maestroctl.scheduler.workflow_progress import ResumeConflict, StepEffect, WorkflowProgress
 
 
 class CoordinatorCore:
@@ -137,6 +136,7 @@ class CoordinatorCore:
             self._costs,
             self._reserves,
         )
+        self._jobs = JobFlow(tables, self._stages, self._dispatcher, self._ordering)
         self._on = self._handlers()
 
     def handle(self, event: CoordinatorEvent, now_s: float) -> list[CoordinatorEffect]:
@@ -166,16 +166,16 @@ class CoordinatorCore:
         )
 
     def _handlers(self) -> Mapping[type, Callable[[Any, float, Out], None]]:
-        stages = self._stages
+        jobs, stages = self._jobs, self._stages
         return {
-            JobSubmitted: self._job_submitted,
-            StepPrepared: self._step_prepared,
-            StepFinished: self._step_finished,
-            StepFailed: self._step_failed,
-            ToolsRan: self._tools_ran,
-            JobCancelled: self._job_cancelled,
+            JobSubmitted: jobs.submitted,
+            StepPrepared: jobs.step_prepared,
+            StepFinished: jobs.step_finished,
+            StepFailed: jobs.step_failed,
+            ToolsRan: jobs.tools_ran,
+            JobCancelled: jobs.cancelled,
             StageArrived: stages.arrived,
-            PredictionArrived: lambda event, now_s, out: stages.predicted(event, now_s, out),
+            PredictionArrived: stages.predicted,
             StageStarted: lambda event, now_s, _out: stages.started(event, now_s),
             StageProgressed: lambda event, _now_s, _out: stages.progressed(event),
             StageEnded: stages.ended,
@@ -251,142 +251,12 @@ class CoordinatorCore:
         check_tables(self._tables)
         self._dispatcher.check_pumped()
 
-    # --- jobs -----------------------------------------------------------------------------------
-
-    def _job_submitted(self, event: JobSubmitted, now_s: float, out: Out) -> None:
-        tables = self._tables
-        known = tables.jobs.get(event.job_id)
-        if tables.jobs.is_finished(event.job_id) or (
-            known is not None and (known.progress is not None or known.is_over)
-        ):
-            tables.counters.stale += 1
-            return
-        if tables.closing:
-            return  # it is in the store, and resumes at the next start
-        try:
-            progress = WorkflowProgress(event.job_id, event.workflow, event.finished)
-        except ConfigError as error:
-            tables.jobs.finish(tables.jobs.submit(event))
-            out.append(FinishJob(event.job_id, JobStatus.FAILED, str(error)))
-            return
-        job = tables.jobs.submit(event)
-        job.progress = progress
-        tables.log.append((now_s, event.job_id, "submitted", event.workflow.name))
-        self._go_on(job, progress, progress.begin(), now_s, out)
-
-    def _step_prepared(self, event: StepPrepared, now_s: float, out: Out) -> None:
-        job, progress = self._workflow(event.job_id)
-        if job is None or progress is None:
-            return
-        try:
-            steps = progress.prepared(event.step, event.visit, event.num_items)
-        except ResumeConflict as conflict:
-            self._finish(job, JobStatus.FAILED, str(conflict), now_s, out)
-            return
-        self._go_on(job, progress, steps, now_s, out)
-
-    def _step_finished(self, event: StepFinished, now_s: float, out: Out) -> None:
-        job, progress = self._workflow(event.job_id)
-        if job is not None and progress is not None:
-            self._go_on(job, progress, progress.finished(event.result), now_s, out)
-
-    def _step_failed(self, event: StepFailed, now_s: float, out: Out) -> None:
-        job, progress = self._workflow(event.job_id)
-        if job is None or progress is None:
-            return
-        if not progress.check_running(event.ref):
-            self._tables.counters.stale += 1
-        elif not (self._tables.closing and event.outcome is Outcome.INTERRUPTED):
-            reason = f"step {event.ref.step}: {event.reason or event.outcome.value}"
-            self._finish(job, JobStatus.FAILED, reason, now_s, out)
-
-    def _tools_ran(self, event: ToolsRan, now_s: float, out: Out) -> None:  # noqa: ARG002
-        job = self._tables.jobs.get(event.job_id)
-        if job is None:
-            self._tables.counters.stale += 1
-            return
-        job.attained_s += event.seconds
-        self._tables.profile.tools_ran(event.job_id, event.step, event.seconds)
-        self._ordering.on_tools_ran(job, event.step, event.seconds)
-
-    def _job_cancelled(self, event: JobCancelled, now_s: float, out: Out) -> None:
-        job = self._tables.jobs.get(event.job_id)
-        if job is None:
-            self._tables.counters.stale += 1
-        elif job.progress is not None:
-            self._finish(job, JobStatus.CANCELLED, event.reason, now_s, out)
-        else:  # a job known by its stages alone has nothing else to end
-            self._drop_stages(job, event.reason, now_s, out)
-
-    def _workflow(self, job_id: JobId) -> tuple[JobState | None, WorkflowProgress | None]:
-        """The running workflow, or None and one more stale event."""
-        job = self._tables.jobs.get(job_id)
-        if job is None or job.progress is None:
-            self._tables.counters.stale += 1
-            return None, None
-        return job, job.progress
-
-    def _go_on(
-        self,
-        job: JobState,
-        progress: WorkflowProgress,
-        steps: list[StepEffect] | None,
-        now_s: float,
-        out: Out,
-    ) -> None:
-        """Ask for what became ready; None = the event was stale."""
-        if steps is None:
-            self._tables.counters.stale += 1
-            return
-        if not self._tables.closing:
-            out.extend(steps)
-        if progress.is_finished:
-            self._finish(job, JobStatus.FINISHED, "", now_s, out)
-
-    def _finish(
-        self, job: JobState, status: JobStatus, reason: str, now_s: float, out: Out
-    ) -> None:
-        """The workflow is over: end the stages it still has, then say so, once."""
-        self._tables.log.append((now_s, job.job_id, status.value, reason))
-        if status is not JobStatus.FINISHED:
-            self._tables.profile.job_broken(job.job_id)
-        self._drop_stages(
-            job,
-            reason or "its job is over",
-            now_s,
-            out,
-            FinishJob(job.job_id, status, reason),
-            keep_external=status is JobStatus.FINISHED,
-        )
-
-    def _drop_stages(
-        self,
-        job: JobState,
-        reason: str,
-        now_s: float,
-        out: Out,
-        finish: FinishJob | None = None,
-        keep_external: bool = False,
-    ) -> None:
-        """End the job's stages, then the job itself, then hand its slots on."""
-        freed = []
-        for stage in list(job.stages.values()):
-            if keep_external and stage.stage.external:
-                continue
-            place = self._stages.withdraw(stage, Outcome.CANCELLED, reason, now_s, out)
-            if place is not None:
-                freed.append(place.model)
-        if finish is not None:
-            self._tables.jobs.finish(job)
-            out.append(finish)
-        self._dispatcher.pump_models(freed, now_s, out)
+    # --- nodes, timers, shutdown ----------------------------------------------------------------
 
     def _job_gone(self, job_id: JobId) -> None:
         self._tables.profile.job_finished(job_id)
         self._ordering.on_job_gone(job_id)
         self._model_choice.on_job_gone(job_id)
-
-    # --- nodes, timers, shutdown ----------------------------------------------------------------
 
     def _snapshot_received(self, event: NodeSnapshotReceived, now_s: float, out: Out) -> None:
         fleet = self._tables.fleet
