@@ -62,6 +62,7 @@ PAPER = {
 
 def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa: ARG001
     """Both ways on one to three cards, and the exclusive reference."""
+    jobs = scale.part(JOBS)
     experiment = Experiment(
         "colocation",
         "Travel Assistant on one to three cards (Maestro Table IV)",
@@ -73,14 +74,14 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
             "prompt tokens": PROMPT_TOKENS,
             "longest sequence, tokens": LENGTH,
             "KV per engine at most, GB": KV_BYTES / GB,
-            "jobs, one after the other": JOBS,
+            "jobs, one after the other": jobs,
         },
         paper="92.4 s on one card against 82.4 s exclusive = 1.12 x; restart switching 3.75 x",
     )
-    exclusive, _ = _judge(make_exclusive(_profiles(LENGTH)))
+    exclusive, _ = _judge(make_exclusive(_profiles(LENGTH)), jobs)
     for method, play in METHODS.items():
         for cards in (1, 2, 3):
-            seconds, activations = _play(cards, **play)
+            seconds, activations = _play(cards, jobs, **play)
             experiment.rows.append(_row(method, cards, seconds, exclusive, activations))
     experiment.rows.append(_row("exclusive", 3, exclusive, exclusive, 0.0))
     by_key = {(row["method"], row["cards"]): row["against_exclusive"] for row in experiment.rows}
@@ -116,17 +117,21 @@ def _row(
 
 
 def _play(
-    cards: int, abilities: EngineAbilities, *, look_ahead: str = "workflow", length: int = LENGTH
+    cards: int,
+    jobs: int,
+    abilities: EngineAbilities,
+    *,
+    look_ahead: str = "workflow",
+    length: int = LENGTH,
 ) -> tuple[float, float]:
     policy = PolicySpec(ordering="fcfs", residency="lru", look_ahead=look_ahead)
-    return _judge(
-        make_cards(_profiles(length), num_devices=cards, policy=policy, abilities=abilities)
-    )
+    world = make_cards(_profiles(length), num_devices=cards, policy=policy, abilities=abilities)
+    return _judge(world, jobs)
 
 
-def _judge(world: World) -> tuple[float, float]:
+def _judge(world: World, jobs: int) -> tuple[float, float]:
     """(mean seconds of a job, starts and wakes per job), the first job left out."""
-    trips = [_trip(number) for number in range(JOBS + 1)]
+    trips = [_trip(number) for number in range(jobs + 1)]
     result = world.run(trips)
     first = trips[0].job_id
     counted = [job for job in result.jobs if job.job_id != first]

@@ -53,7 +53,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
             "cv of gaps": CV,
             "memory, GB, step by step": RAMP_GB,
             "seconds per step": STEP_S,
-            "jobs": min(JOBS, scale.jobs),
+            "jobs": scale.part(JOBS),
         },
         paper="Algorithm 2 frees the deficit with the least impact; no figure is given",
     )
@@ -91,7 +91,7 @@ def _play(
         profiles, policy=PolicySpec(ordering="fcfs", residency="lru", degradation=policy)
     )
     workload = WorkloadSpec(
-        min(JOBS, scale.jobs),
+        scale.part(JOBS),
         popular(MODELS, SHARES, BATCH),
         ArrivalSpec("bursty", RATE, CV),
         seed=seed,

@@ -32,6 +32,7 @@ from maestroctl.sim.world import World
 _T_975 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """0.975 quantile of Student's t for 1 to 10 degrees of freedom; 1.96 and a bit beyond."""
 
+USUAL_JOBS = 2000
 Progress = Callable[[str], None]
 CellT = TypeVar("CellT", bound=Hashable)
 TaskT = TypeVar("TaskT")
@@ -45,18 +46,31 @@ class Scale:
     Attributes:
         jobs: per run, warm-up included. `warmup`: the first of them, counted nowhere.
         seeds: repetitions of a headline cell; other cells run `grid_seeds`.
+        headline: times as many jobs in the one cell that `slo_sweep` is quoted for.
     """
 
-    jobs: int = 2000
+    jobs: int = USUAL_JOBS
     warmup: int = 200
     seeds: int = 5
     grid_seeds: int = 1
+    headline: int = 1
+
+    def at_headline(self) -> Scale:
+        """The size of the headline cell."""
+        return replace(self, jobs=self.jobs * self.headline, warmup=self.warmup * self.headline)
+
+    def part(self, number: int) -> int:
+        """Of an experiment that runs `number` jobs at the usual size: fewer where fewer are asked
+        for, more in proportion where more are."""
+        return max(min(number, self.jobs), number * self.jobs // USUAL_JOBS)
 
     def runs(self, number: int) -> range:
         """Seeds of `number` repetitions."""
         return range(1, number + 1)
 
 
+DEFAULT = Scale(headline=3)
+"""Three times: what lets all experiments end within half an hour on two cores."""
 QUICK = Scale(jobs=400, warmup=50, seeds=2)
 FULL = Scale(jobs=15_000, warmup=1000, seeds=5, grid_seeds=3)
 

@@ -49,7 +49,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:  # noqa:
             "calls per job": CALLS,
             "usual next model": FOLLOWS,
             "jobs per second": RATE,
-            "jobs": min(JOBS, scale.jobs),
+            "jobs": scale.part(JOBS),
         },
         paper="no figure; prewarming is part of its residency (Algorithm 1)",
     )
@@ -100,7 +100,7 @@ def _play(
     )
     costs = {p.model: p for p in profiles}
     make_job = _declared_job if look_ahead == "declared" else agent_job
-    result = world.run([make_job(*job) for job in _draw_jobs(min(JOBS, scale.jobs), seed)])
+    result = world.run([make_job(*job) for job in _draw_jobs(scale.part(JOBS), seed)])
     waited = 0.0
     for row in result.stages:
         if row.first_byte_at is not None and row.dispatched_at is not None:

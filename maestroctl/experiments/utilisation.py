@@ -43,7 +43,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
             "models": MODELS,
             "popularity": SHARES,
             "cv of gaps": CV,
-            "jobs": min(JOBS, scale.jobs),
+            "jobs": scale.part(JOBS),
         },
         paper="utilisation is highly intermittent under low load; exclusive cards waste capacity",
     )
@@ -72,7 +72,7 @@ def _one(scale: Scale, source: JobSource, layout: str, rate: float, seed: int) -
     profiles = [qwen3_profile(name, length=8192, kv_bytes=KV_BYTES) for name in MODELS]
     world = make_exclusive(profiles) if layout == "exclusive" else make_cards(profiles)
     workload = WorkloadSpec(
-        min(JOBS, scale.jobs),
+        scale.part(JOBS),
         popular(MODELS, SHARES),
         ArrivalSpec("bursty", rate, CV),
         seed=seed,

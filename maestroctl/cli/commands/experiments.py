@@ -86,9 +86,9 @@ def _scale(quick: bool, full: bool, jobs: int | None, seeds: int | None) -> Scal
 
     from maestroctl.experiments import harness
 
-    scale = harness.QUICK if quick else harness.FULL if full else harness.Scale()
+    scale = harness.QUICK if quick else harness.FULL if full else harness.DEFAULT
     if jobs is not None:
-        scale = replace(scale, jobs=jobs, warmup=jobs // 10)
+        scale = replace(scale, jobs=jobs, warmup=jobs // 10, headline=1)
     return scale if seeds is None else replace(scale, seeds=seeds)
 
 

@@ -13,9 +13,21 @@ import pytest
 from maestroctl.errors import ConfigError
 from maestroctl.experiments import frontier, overcommit, slo_sweep
 from maestroctl.experiments.catalogue import EXPERIMENTS, run_experiment
-from maestroctl.experiments.harness import Plot, Runner, Scale, estimate, paired, with_policy
+from maestroctl.experiments.harness import (
+    DEFAULT,
+    FULL,
+    QUICK,
+    Plot,
+    Runner,
+    Scale,
+    estimate,
+    paired,
+    with_policy,
+)
 from maestroctl.experiments.output import document, headline_lines, markdown, write
 from maestroctl.experiments.setup import mixed_simulation
+from maestroctl.experiments.slo_calibration import SetUp
+from maestroctl.sim.config import SimulationSpec
 from maestroctl.sim.workload import JobSource, make_plans
 
 TINY = Scale(jobs=40, warmup=4, seeds=2)
@@ -51,14 +63,14 @@ def test_a_larger_batch_ratio_leaves_the_other_jobs_as_they_were() -> None:
     assert 0.2 * len(few) < same < 0.7 * len(few)
 
 
-def _spec(ratio: float) -> slo_sweep.SimulationSpec:
+def _spec(ratio: float) -> SimulationSpec:
     return mixed_simulation(
         JobSource(), Scale(100, 0), ordering="fcfs", seed=1, nodes=2, rate_rps=1.0,
         batch_ratio=ratio, deadline_factor=4.0,
     )  # fmt: skip
 
 
-def _jobs(spec: slo_sweep.SimulationSpec) -> list[object]:
+def _jobs(spec: SimulationSpec) -> list[object]:
     return list(make_plans(spec.workload, spec.source, spec.world.profiles))
 
 
@@ -81,7 +93,7 @@ def few_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the large grids; and the set-up of the sweep cannot be found on forty jobs."""
     monkeypatch.setattr(frontier, "DEFAULT_CELLS", (("code", "qwen 7+3"),))
     monkeypatch.setattr(frontier, "RATES", (8.0,))
-    setup = slo_sweep.SetUp(2, 5.0, 0.5, 0.1)
+    setup = SetUp("least_loaded", 2, 5.0, 0.5, 0.1)
     monkeypatch.setattr(slo_sweep, "calibrate", lambda *_: setup)
     monkeypatch.setattr(slo_sweep, "RATES", (0.4, 2.0))
     monkeypatch.setattr(slo_sweep, "RATIOS", (0.8,))
@@ -146,7 +158,10 @@ def test_a_headline_is_listed_figure_by_figure() -> None:
 def test_the_headline_compares_ours_with_edf_and_with_the_best_oracle() -> None:
     def figures(slo: float, delay: float) -> list[dict[str, object]]:
         return [
-            {"all": {"slo_attainment": slo + d}, "interactive": {"queue_s": {"mean": delay}}}
+            {
+                "all": {"slo_attainment": slo + d},
+                "interactive": {"queue_s": {"mean": delay}, "ttft_s": {"mean": delay + 2.0}},
+            }
             for d in (0.0, 0.02)
         ]
 
@@ -161,4 +176,15 @@ def test_the_headline_compares_ours_with_edf_and_with_the_best_oracle() -> None:
     assert found["gain_over_edf_pp"] == pytest.approx(23.0)
     assert found["best_oracle"] == "oracle_slo"
     assert found["share_of_oracle_gain"] == pytest.approx(23 / 25)
-    assert found["delay_reduction"] == pytest.approx(0.9)
+    assert found["queue_reduction"] == pytest.approx(0.9)
+    assert found["delay_reduction"] == pytest.approx(0.75)
+
+
+def test_a_capped_experiment_grows_with_the_full_size_and_no_further_below() -> None:
+    assert [size.part(300) for size in (QUICK, DEFAULT, FULL)] == [300, 300, 2250]
+    assert Scale(jobs=20, warmup=0).part(300) == 20
+
+
+def test_the_headline_cell_alone_is_larger() -> None:
+    assert DEFAULT.at_headline().jobs == 3 * DEFAULT.jobs
+    assert QUICK.at_headline() == QUICK
