@@ -279,6 +279,7 @@ class CoordinatorCore:
             self._tables.counters.stale += 1
             return
         self._stages.node_lost(event.node, event.reason, now_s, out)
+        self._reserves.places_lost()
 
     def _timer_fired(self, event: TimerFired, now_s: float, out: Out) -> None:
         action = self._timers.take(event.timer_id)

@@ -106,7 +106,7 @@ def test_a_new_prediction_orders_a_stage_by_the_model_that_was_chosen_for_it(
 
 def test_a_batch_stage_has_no_room_where_slots_are_kept(coordinator: Coordinator) -> None:
     coordinator.begin(make_fleet(policy=PolicySpec(ordering="workflow_slo")))
-    coordinator.connect()
+    coordinator.tell(node_says(make_snapshot(engines=[make_engine(slots=3)])))
     for number in range(40):
         name = f"s{number}"
         coordinator.tell(arrival(make_stage(name, arrival_s=float(number)), SHORT), float(number))

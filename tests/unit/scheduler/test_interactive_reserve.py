@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maestroctl.domain.ids import ModelName
+from maestroctl.domain.ids import ModelName, NodeName
 from maestroctl.domain.stage import ServiceClass
 from maestroctl.scheduler.interactive_reserve import InteractiveReserves
 from maestroctl.scheduler.routing.fleet_state import FleetState
@@ -41,17 +41,28 @@ def test_as_many_slots_are_kept_as_are_filled_and_a_standard_deviation() -> None
     assert _reserved(fleet) == [6], "of nine slots eight are served at once"
 
 
-def test_nodes_that_only_could_run_the_model_do_not_share_its_load() -> None:
+def test_one_reserve_of_the_fleet_is_kept_on_as_few_places_as_hold_it() -> None:
     fleet = _fleet()
     for name in ("n2", "n3", "n4"):
-        fleet.apply(make_snapshot(name, [], [make_profile()]), 0.0, 0.0)
+        fleet.apply(make_snapshot(name, [make_engine(slots=9, node=name)]), 0.0, 0.0)
+    reserves = InteractiveReserves(fleet, enabled=True)
+    _play(reserves, 2.0, 5.0, 600.0)
+    assert reserves.kept(M) == 14  # a = 10; each of four alone: 4 x ceil(2.5 + 1.6)
+    assert _reserved(fleet) == [8, 8, 0, 0], "seven of eight, seven, and the ninth of both"
+    fleet.lose(NodeName("n1"))
+    reserves.places_lost()
+    assert _reserved(fleet) == [8, 8, 0]
+
+
+def test_nothing_is_kept_where_no_engine_is_awake() -> None:
+    fleet = _fleet()
+    fleet.apply(make_snapshot("n0", [], [make_profile()]), 0.0, 0.0)
     reserves = InteractiveReserves(fleet, enabled=True)
     _play(reserves, 0.5, 5.0, 600.0)
-    assert reserves.kept(M) == 5
-    for name in ("n2", "n3", "n4"):
-        fleet.apply(make_snapshot(name, [make_engine(slots=9, node=name)]), 0.0, 600.0)
-    _play(reserves, 0.5, 5.0, 600.0)
-    assert reserves.kept(M) < 5, "four share it now"
+    assert _reserved(fleet) == [6, 0]
+    fleet.apply(make_snapshot("n0", [make_engine(slots=9, node="n0")]), 0.0, 600.0)
+    reserves.places_changed(fleet.nodes[NodeName("n0")].places.values())
+    assert _reserved(fleet) == [0, 6], "n0 is awake by now, and comes first"
 
 
 def test_long_batch_stages_keep_no_more_slots() -> None:
@@ -68,7 +79,7 @@ def test_one_slot_at_least_is_left_to_batch_stages() -> None:
     assert _reserved(fleet) == [2]
     fleet.apply(make_snapshot(engines=[make_engine(slots=2)]), 0.0, 1.0)
     reserves.places_changed(fleet.places(M).values())
-    assert _reserved(fleet) == [1]
+    assert _reserved(fleet) == [0], "it serves one at once"
 
 
 def test_nothing_is_kept_once_no_interactive_stage_has_come_for_long() -> None:
