@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from maestroctl.domain.ids import JobId, ModelName, StageId
+from maestroctl.domain.stage_text import StageText, count_tokens
 
 
 class ServiceClass(StrEnum):
@@ -17,11 +18,21 @@ class ServiceClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """Prompt length split as Chimera's predictor wants it."""
+    """Prompt length split as Chimera's predictor wants it.
+
+    Attributes:
+        system, user: of what the predictors read of the system text and of the prompt.
+        full: of all that the model is given.
+    """
 
     system: int
     user: int
     full: int
+
+    @classmethod
+    def of(cls, text: StageText, full: int) -> PromptTokens:
+        """The split of a prompt of `full` tokens."""
+        return cls(count_tokens(text.system), count_tokens(text.tail), full)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +42,7 @@ class StageDescriptor:
     Attributes:
         stage_id: unique over the life of the state database.
         job_id: the run it belongs to; a plain request is a job of one stage.
-        step: declared step, or a position name for plain requests.
+        step: declared step; empty = none was declared.
         position: stages of this job that came before.
         depth: longest path of steps before this one.
         invocation_index: earlier calls of this role in this job.
@@ -68,11 +79,7 @@ class StageDescriptor:
         if not self.candidates:
             raise ValueError(f"stage {self.stage_id}: no candidate model")
 
-
-@dataclass(frozen=True, slots=True)
-class StageText:
-    """The text of a stage, for the predictors; never enters a core, a log or a metric."""
-
-    system: str = ""
-    last_user: str = ""
-    rest: str = field(default="", repr=False)
+    @property
+    def place(self) -> str:
+        """The step, or the position in its job of a stage without one: what people read."""
+        return self.step or f"call-{self.position}"

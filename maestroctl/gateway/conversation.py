@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -206,6 +207,16 @@ def _part_text(part: Any) -> str | None:
             if isinstance(part.get(key), str):
                 return str(part[key])
     return None
+
+
+def arguments_text(arguments: Any) -> str:
+    """Arguments of a tool call as the model wrote them; some dialects send them parsed."""
+    if isinstance(arguments, str):
+        return arguments
+    try:
+        return json.dumps(arguments or {}, ensure_ascii=False)
+    except (RecursionError, ValueError, TypeError):
+        return ""
 
 
 def _arguments_digest(arguments: Any) -> int:

@@ -12,8 +12,9 @@ from collections import OrderedDict
 from typing import Any, NamedTuple
 
 from maestroctl.domain.ids import JobId, ModelName, StageId
-from maestroctl.domain.stage import PromptTokens, StageDescriptor, StageText
-from maestroctl.gateway.conversation import Conversation
+from maestroctl.domain.stage import PromptTokens, StageDescriptor
+from maestroctl.domain.stage_text import StageText, end_of_prompt, write_turn
+from maestroctl.gateway.conversation import Conversation, Turn, arguments_text
 from maestroctl.gateway.identity import Claims
 from maestroctl.gateway.openai_schema import Api, Body
 
@@ -138,15 +139,15 @@ def measure_prompt(body: Body, conversation: Conversation) -> PromptSize:
 
 
 def read_text(conversation: Conversation) -> StageText:
-    """System text, last user turn and the rest, for the predictors."""
-    turns = conversation.turns
-    if len(turns) == 1 and turns[0].role == "user":
-        return StageText(conversation.system, turns[0].text)
-    last = next((i for i in range(len(turns) - 1, -1, -1) if turns[i].role == "user"), None)
-    if last is None:
-        return StageText(conversation.system, "", "\n".join(turn.text for turn in turns))
-    rest = "\n".join(turn.text for i, turn in enumerate(turns) if i != last)
-    return StageText(conversation.system, turns[last].text, rest)
+    """What the predictors read of it."""
+    return StageText(conversation.system, end_of_prompt(conversation.turns, _read_turn))
+
+
+def _read_turn(turn: Turn) -> tuple[str, str]:
+    if not turn.calls:
+        return turn.role, turn.text
+    calls = [(name, arguments_text(given)) for name, given in turn.calls]
+    return turn.role, write_turn(turn.text, calls)
 
 
 def build_descriptor(
@@ -176,13 +177,11 @@ def build_descriptor(
         job_id=job,
         candidates=candidates,
         arrival_s=now_s,
-        prompt_tokens=PromptTokens(
-            system=math.ceil(_size(text.system) * ratio),
-            user=math.ceil(_size(text.last_user) * ratio),
-            full=math.ceil(size.num_bytes * ratio) + size.num_exact,
+        prompt_tokens=PromptTokens.of(
+            text, full=math.ceil(size.num_bytes * ratio) + size.num_exact
         ),
         workflow=claims.workflow,
-        step=claims.stage or f"call-{position[0]}",
+        step=claims.stage,
         role=claims.role,
         service_class=claims.service_class,
         deadline_s=None if claims.deadline_s is None else now_s + claims.deadline_s,

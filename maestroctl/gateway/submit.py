@@ -14,7 +14,8 @@ from maestroctl.domain.ids import JobId, ModelName, NodeName
 from maestroctl.domain.messages import ActionAnswer, ModelAction
 from maestroctl.domain.outcome import Usage
 from maestroctl.domain.snapshot import NodeSnapshot
-from maestroctl.domain.stage import ServiceClass, StageDescriptor, StageText
+from maestroctl.domain.stage import ServiceClass, StageDescriptor
+from maestroctl.domain.stage_text import StageText
 from maestroctl.domain.workflow import WorkflowSpec
 
 

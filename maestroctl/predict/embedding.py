@@ -1,8 +1,9 @@
 """Text to vector: fixed windows, each embedded once, mean-pooled.
 
-Windows are anchored at the first character of the whole prompt with a fixed stride, and cached
-under a hash of their content, so a history that grows changes only its last window. The encoder
-behind the windows is exchangeable:
+Windows start at the first character of the text that is read (`domain.stage_text`), with a fixed
+stride, so the last parts of a prompt are cut alike in training and when serving. They are cached
+under a hash of their content: a prompt that is kept whole and grows changes only its last window,
+one whose start is cut off has all of them encoded again. The encoder is exchangeable:
 
 ========== =============================================================== ====================
 name       what it is                                                      needs
@@ -21,7 +22,6 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -48,16 +48,9 @@ class TextEncoder(Protocol):
         """Vectors of shape (num_windows, dimension)."""
 
 
-def split_windows(text: str, offset: int = 0) -> list[str]:
-    """Cut `text` at the window grid of the prompt it is the end of.
-
-    Args:
-        text: the end of a prompt, or all of it.
-        offset: characters of the prompt before `text`.
-    """
-    first = WINDOW_CHARS - offset % WINDOW_CHARS
-    cuts = [0, *range(first, len(text), WINDOW_CHARS), len(text)]
-    return [text[a:b] for a, b in pairwise(cuts) if b > a]
+def split_windows(text: str) -> list[str]:
+    """The windows of what is read of a text."""
+    return [text[at : at + WINDOW_CHARS] for at in range(0, len(text), WINDOW_CHARS)]
 
 
 class WindowEmbedder:

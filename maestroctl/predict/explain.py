@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from maestroctl.domain.ids import JobId, ModelName, StageId
-from maestroctl.domain.stage import PromptTokens, StageDescriptor, StageText
+from maestroctl.domain.stage import PromptTokens, StageDescriptor
+from maestroctl.domain.stage_text import StageText, count_tokens
 from maestroctl.predict.annotate import annotate
 from maestroctl.predict.features import CATEGORY_NAMES
 from maestroctl.predict.history import JobHistory
@@ -24,7 +25,6 @@ _LISTED = 8
 _LOG = "_log"
 _LOGS = ("tail_chars", "last_line_chars")
 """Columns of log(1 + x) whose names do not say so; people are shown x."""
-_CHARS_PER_TOKEN = 4
 
 
 def explain_stage(
@@ -102,21 +102,20 @@ def explain_prompt(
         candidates: models that could serve it; none = one that training did not name.
         state, local: what a fleet has learned; None = nothing.
     """
-    counts = [-(-len(text) // _CHARS_PER_TOKEN) for text in (system, prompt)]
+    text = StageText(system, prompt)
     names = candidates or (UNKNOWN_MODEL,)
     descriptor = StageDescriptor(
         stage_id=StageId("asked/0"),
         job_id=JobId("asked"),
         candidates=tuple(ModelName(name) for name in names),
         arrival_s=0.0,
-        prompt_tokens=PromptTokens(system=counts[0], user=counts[1], full=sum(counts)),
+        prompt_tokens=PromptTokens.of(text, full=count_tokens(system) + count_tokens(prompt)),
         workflow=workflow,
         role=role,
         step=step,
         tools_available=tools,
         max_tokens=max_tokens,
     )
-    text = StageText(system=system, last_user=prompt)
     stage = build_stage_input(descriptor, text, JobHistory())
     return explain_stage(model, stage, state or OnlineState(), local)
 

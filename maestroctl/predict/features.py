@@ -1,8 +1,12 @@
-"""StageInput to row: the one code path of training, serving and simulation.
+"""StageInput to row: the one code path of training and serving.
+
+Recorded jobs sent as requests give the rows of their traces (``test_train_serve_parity``), two
+columns apart: no request states a topology, which the traces have as `reasoning`, and no trace a
+depth. The simulator makes no row: it is handed predictions with a measured error.
 
 A row has three parts: numbers (`NUMBER_NAMES`), categories (`CATEGORY_NAMES`, coded by a
 vocabulary that training fixed; NaN = never seen), and pooled text vectors of four parts of the
-text. The text a row sees is cut by `text_cut`. No function here takes a label.
+text. What of the text is read is said in `domain.stage_text`. No function here takes a label.
 """
 
 from __future__ import annotations
@@ -186,7 +190,7 @@ class RowBuilder:
         if not any(dims.values()):
             return []
         system = split_windows(stage.system)
-        tail = split_windows(stage.tail, stage.tail_offset)
+        tail = split_windows(stage.tail)
         first = split_windows(stage.history.first_tail)[:1] if dims.get("first") else []
         vectors = self.embedder.embed_windows([*system, *tail, *first])
         a, b = len(system), len(system) + len(tail)

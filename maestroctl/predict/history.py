@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from maestroctl.predict.text_cut import cut_tail
-
 _RECENT = 3
 """How many last lengths are kept one by one; a fourth added nothing on the traces."""
 
@@ -28,7 +26,8 @@ class EndedStage:
         step: declared step or phase.
         prompt_tokens: as given to the model.
         output_tokens: from the engine's usage; None = unknown.
-        tool_called: whether it called a tool; None = unknown.
+        tools_available: how many tools it could have called.
+        tool_called: whether it called one; None = unknown.
         prompt_tail: end of the prompt, to notice a loop that asks the same again.
     """
 
@@ -36,6 +35,7 @@ class EndedStage:
     step: str
     prompt_tokens: int
     output_tokens: int | None
+    tools_available: int
     tool_called: bool | None = None
     prompt_tail: str = ""
 
@@ -154,7 +154,7 @@ class JobHistory:
 
     def add(self, stage: EndedStage) -> None:
         """Take in a stage that ended."""
-        tail = cut_tail(stage.prompt_tail)
+        tail = stage.prompt_tail
         if self._first_tail is None:
             self._first_tail = tail
             self._first_prompt_tokens = float(stage.prompt_tokens)
@@ -169,7 +169,8 @@ class JobHistory:
             self._job.add(log_tokens)
             self._by_role.setdefault(stage.role, _Lengths()).add(log_tokens)
             self._by_step.setdefault((stage.role, stage.step), _Lengths()).add(log_tokens)
-        if stage.tool_called is not None:
+        if stage.tools_available and stage.tool_called is not None:
+            # Without tools there was nothing to decide: that says nothing of the job's habits.
             self._tool_known += 1
             self._tool_calls += stage.tool_called
             self._prev_tool = float(stage.tool_called)
@@ -178,7 +179,7 @@ class JobHistory:
         """What a predictor may know before a stage of this role and step runs."""
         by_role = self._by_role.get(role, _NO_LENGTHS)
         by_step = self._by_step.get((role, step), _NO_LENGTHS)
-        tail, last = cut_tail(prompt_tail), self._last
+        last = self._last
         return HistorySnapshot(
             num_stages=self._num_stages,
             last_1=self._job.last(1),
@@ -204,9 +205,9 @@ class JobHistory:
             tool_share=self._tool_calls / self._tool_known if self._tool_known else math.nan,
             prev_role="" if last is None else last.role,
             prev_step="" if last is None else last.step,
-            same_prompt=self._tails.get(role) == _digest(tail),
+            same_prompt=self._tails.get(role) == _digest(prompt_tail),
             first_prompt_tokens=self._first_prompt_tokens,
-            first_tail=tail if self._first_tail is None else self._first_tail,
+            first_tail=prompt_tail if self._first_tail is None else self._first_tail,
         )
 
 

@@ -16,12 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from maestroctl.domain.ids import JobId, ModelName
-from maestroctl.domain.stage import PromptTokens, ServiceClass, StageDescriptor, StageText
+from maestroctl.domain.stage import PromptTokens, ServiceClass, StageDescriptor
+from maestroctl.domain.stage_text import MAX_SYSTEM_CHARS, MAX_TAIL_CHARS, StageText, count_tokens
 from maestroctl.predict.history import EndedStage, JobHistory
 from maestroctl.predict.stage_input import StageInput, build_stage_input
 from maestroctl.predict.traces import TraceJob, TraceStage
 
 _SOURCE = "own"
+_MOST_SYSTEM, _MOST_USER = count_tokens("x" * MAX_SYSTEM_CHARS), count_tokens("x" * MAX_TAIL_CHARS)
 
 
 class ObservedStage(Protocol):
@@ -124,12 +126,22 @@ def own_history(
 def read_descriptor(features_json: str) -> StageDescriptor:
     """The descriptor that was stored with an observation.
 
+    Rows of earlier versions counted all of the text and named a stage without a step by its
+    position; they are read as they would be written now.
+
     Raises:
         ValueError, TypeError, KeyError, AttributeError: it is of another version.
     """
     raw = dict(json.loads(features_json))
     raw["candidates"] = tuple(raw["candidates"])
-    raw["prompt_tokens"] = PromptTokens(**raw["prompt_tokens"])
+    counts = raw["prompt_tokens"]
+    raw["prompt_tokens"] = PromptTokens(
+        system=min(counts["system"], _MOST_SYSTEM),
+        user=min(counts["user"], _MOST_USER),
+        full=counts["full"],
+    )
+    if raw["step"] == f"call-{raw['position']}":
+        raw["step"] = ""
     raw["service_class"] = ServiceClass(raw["service_class"])
     return StageDescriptor(**raw)
 
@@ -170,6 +182,7 @@ def _remember(one: _Seen, history: JobHistory) -> None:
                 stage.step,
                 stage.prompt_tokens.full,
                 one.row.output_tokens,
+                stage.tools_available,
                 one.row.tool_called,
             )
         )

@@ -173,7 +173,7 @@ def _measure_encoder(
     encoder = make_encoder(own, table.stages)
     embedder, times_ms = WindowEmbedder(encoder), []
     for stage in table.stages[:_LATENCY_TEXTS]:
-        windows = split_windows(stage.system) + split_windows(stage.tail, stage.tail_offset)
+        windows = split_windows(stage.system) + split_windows(stage.tail)
         began = time.perf_counter()
         embedder.embed_windows(windows)
         times_ms.append((time.perf_counter() - began) * 1e3)

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from maestroctl.domain.stage_text import MAX_TAIL_CHARS
 from maestroctl.predict.embedding import FloatArray, WindowEmbedder, pool, split_windows
 from maestroctl.predict.gbm import DoubleArray
-from maestroctl.predict.text_cut import MAX_TAIL_CHARS
 from maestroctl.predict.text_features import count_digits
 
 _FORMS = ((slice(-1, None), 1.0), (slice(None), 0.1), (slice(None), 1.0))

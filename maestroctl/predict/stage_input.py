@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from maestroctl.domain.stage import StageDescriptor, StageText
+from maestroctl.domain.stage import StageDescriptor
+from maestroctl.domain.stage_text import StageText
 from maestroctl.predict.history import HistorySnapshot, JobHistory
-from maestroctl.predict.text_cut import cut_system, cut_tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,9 @@ class StageInput:
     """One coming stage, as the predictors see it.
 
     Attributes:
-        tail: end of the prompt; `tail_offset` = characters of the prompt before it, which anchors
-            the embedding windows so that a growing history changes only the last of them.
+        step: as declared; empty when none was.
+        system_tokens, user_tokens: of the text below.
+        tail: end of the prompt, in the order in which the model is given it.
         tool_choice: ``auto``, ``none``, ``required``, or the name of a tool.
     """
 
@@ -43,13 +44,12 @@ class StageInput:
     prompt_tokens: int = 0
     system: str = field(default="", repr=False)
     tail: str = field(default="", repr=False)
-    tail_offset: int = 0
     history: HistorySnapshot = field(default_factory=HistorySnapshot, repr=False)
 
     def without_text(self) -> StageInput:
         """The same stage with nothing a person wrote in it: what may be kept for a later refit."""
         history = replace(self.history, first_tail="")
-        return replace(self, system="", tail="", tail_offset=0, history=history)
+        return replace(self, system="", tail="", history=history)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for the wire."""
@@ -74,10 +74,7 @@ class StageInput:
 def build_stage_input(
     descriptor: StageDescriptor, text: StageText, history: JobHistory
 ) -> StageInput:
-    """Cut the text, take the history's snapshot and put both beside the descriptor."""
-    # Only the end is looked at: joining a prompt of 200,000 tokens would copy a megabyte.
-    tail = cut_tail(cut_tail(text.rest) + cut_tail(text.last_user))
-    prompt_chars = len(text.rest) + len(text.last_user)
+    """Take the history's snapshot and put it and the text beside the descriptor."""
     return StageInput(
         candidates=tuple(str(model) for model in descriptor.candidates),
         workflow=descriptor.workflow,
@@ -95,8 +92,7 @@ def build_stage_input(
         system_tokens=descriptor.prompt_tokens.system,
         user_tokens=descriptor.prompt_tokens.user,
         prompt_tokens=descriptor.prompt_tokens.full,
-        system=cut_system(text.system),
-        tail=tail,
-        tail_offset=prompt_chars - len(tail),
-        history=history.snapshot(descriptor.role, descriptor.step, tail),
+        system=text.system,
+        tail=text.tail,
+        history=history.snapshot(descriptor.role, descriptor.step, text.tail),
     )

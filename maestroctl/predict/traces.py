@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from maestroctl.domain.ids import JobId, ModelName, StageId
-from maestroctl.domain.stage import PromptTokens, StageDescriptor, StageText
+from maestroctl.domain.stage import PromptTokens, StageDescriptor
+from maestroctl.domain.stage_text import StageText, count_tokens
 from maestroctl.errors import ConfigError
 from maestroctl.predict.history import EndedStage, JobHistory
 from maestroctl.predict.stage_input import StageInput, build_stage_input
@@ -24,7 +25,6 @@ from maestroctl.predict.trace_files import find_traces, read_trace
 from maestroctl.predict.trace_row import check_row
 
 UNKNOWN_MODEL = "unknown"
-_CHARS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,9 @@ def job_from_rows(rows: list[dict[str, Any]]) -> TraceJob:
                 step=descriptor.step,
                 prompt_tokens=descriptor.prompt_tokens.full,
                 output_tokens=output,
-                tool_called=tool_called if descriptor.tools_available else None,
-                prompt_tail=text.last_user,
+                tools_available=descriptor.tools_available,
+                tool_called=tool_called,
+                prompt_tail=text.tail,
             )
         )
     first = rows[0]
@@ -126,10 +127,9 @@ def stage_from_row(row: dict[str, Any]) -> tuple[StageDescriptor, StageText]:
     The trace's ``phase`` is a declared step, its ``topology`` says how the agent is made to
     reason, and both are fixed by the workflow before the call.
     """
-    system, tail = row.get("system_text") or "", row.get("prompt_tail") or ""
-    system_tokens, user_tokens = _estimate_tokens(system), _estimate_tokens(tail)
+    text = StageText(row.get("system_text") or "", row.get("prompt_tail") or "")
     logged = row.get("prompt_tokens")
-    full = system_tokens + user_tokens if logged is None else logged
+    held = count_tokens(text.system) + count_tokens(text.tail)
     model = ModelName(row.get("model") or UNKNOWN_MODEL)
     tools = row.get("tools_available") or 0
     descriptor = StageDescriptor(
@@ -137,7 +137,7 @@ def stage_from_row(row: dict[str, Any]) -> tuple[StageDescriptor, StageText]:
         job_id=JobId(row["job_id"]),
         candidates=(model,),
         arrival_s=0.0,
-        prompt_tokens=PromptTokens(system=system_tokens, user=user_tokens, full=full),
+        prompt_tokens=PromptTokens.of(text, held if logged is None else logged),
         workflow=row["app"],
         step=row.get("phase") or "",
         role=row.get("role") or "",
@@ -146,11 +146,7 @@ def stage_from_row(row: dict[str, Any]) -> tuple[StageDescriptor, StageText]:
         tools_available=tools,
         reasoning=row.get("topology") or "",
     )
-    return descriptor, StageText(system=system, last_user=tail)
-
-
-def _estimate_tokens(text: str) -> int:
-    return -(-len(text) // _CHARS_PER_TOKEN)
+    return descriptor, text
 
 
 def fold_of_task(task: str, num_folds: int, *, seed: int = 0) -> int:

@@ -206,7 +206,7 @@ def sample_windows(stages: Sequence[StageInput], seed: int) -> list[str]:
     """Distinct windows of the stages, a seeded sample of at most `_MAX_FIT_WINDOWS`."""
     distinct: dict[str, None] = {}
     for stage in stages:
-        distinct.update(dict.fromkeys(split_windows(stage.tail, stage.tail_offset)))
+        distinct.update(dict.fromkeys(split_windows(stage.tail)))
         distinct.update(dict.fromkeys(split_windows(stage.system)))
     windows = list(distinct)
     order = np.random.default_rng(seed).permutation(len(windows))[:_MAX_FIT_WINDOWS]

@@ -275,7 +275,7 @@ def view_stage(state: StageState) -> StageView:
         stage_id=state.stage_id,
         job_id=stage.job_id,
         workflow=stage.workflow,
-        step=stage.step,
+        step=stage.place,
         role=stage.role,
         service_class=stage.service_class,
         status=state.status,

@@ -152,7 +152,7 @@ class ExecutionProfile:
             start_s: `path_s` of its job when it became ready.
         """
         walk = self._walk(stage.job_id)
-        end_s = walk.went_on(stage.step, served_s, start_s)
+        end_s = walk.went_on(stage.place, served_s, start_s)
         if len(walk.marks) < MAX_MARKS:
             walk.marks.append(_Mark(state_of(stage), walk.work_s, end_s))
 
@@ -248,7 +248,7 @@ class ExecutionProfile:
 
 def state_of(stage: StageDescriptor) -> State:
     """state(J, k) of Eq 8."""
-    return (stage.workflow, stage.step, stage.role, min(stage.invocation_index, MAX_VISITS))
+    return (stage.workflow, stage.place, stage.role, min(stage.invocation_index, MAX_VISITS))
 
 
 def _shrink(samples: _Sorted | None, parent: float, part: float) -> float:

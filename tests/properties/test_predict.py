@@ -50,7 +50,7 @@ def test_a_stage_input_survives_the_wire(
 ) -> None:
     history = JobHistory()
     for ended_role, step, length, tool in stages:
-        history.add(EndedStage(ended_role, step, 5, length, tool, tail))
+        history.add(EndedStage(ended_role, step, 5, length, 1, tool, tail))
     stage = StageInput(
         candidates=("a", "b"), role=role, tail=tail, history=history.snapshot(role, "", tail)
     )
@@ -88,6 +88,6 @@ def test_calibrated_figures_are_always_in_order(
 def test_the_history_mean_is_the_mean_of_the_logs(lengths: list[int]) -> None:
     history = JobHistory()
     for length in lengths:
-        history.add(EndedStage("r", "s", 1, length))
+        history.add(EndedStage("r", "s", 1, length, 0))
     expected = sum(math.log1p(length) for length in lengths) / len(lengths)
     assert history.snapshot("r", "s").job_mean == pytest.approx(expected)

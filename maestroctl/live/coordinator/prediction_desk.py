@@ -24,7 +24,8 @@ from typing import Protocol
 from maestroctl.domain.ids import JobId, ModelName, StageId
 from maestroctl.domain.outcome import Outcome
 from maestroctl.domain.prediction import Prediction
-from maestroctl.domain.stage import StageDescriptor, StageText
+from maestroctl.domain.stage import StageDescriptor
+from maestroctl.domain.stage_text import StageText
 from maestroctl.live.timers import core_now_s
 from maestroctl.predict.annotate import Annotation, annotate, count_miss, learn, learn_total
 from maestroctl.predict.history import EndedStage, JobHistory
@@ -236,6 +237,7 @@ class PredictionDesk:
                 stage.step,
                 stage.prompt_tokens,
                 tokens,
+                stage.tools_available,
                 watched.tool_called,
                 stage.tail,
             )

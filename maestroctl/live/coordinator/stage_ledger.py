@@ -184,7 +184,7 @@ class StageLedger:
             job_id=stage.job_id,
             attempt=dispatch.attempt if dispatch else 0,
             arrived_at=self._wall(stage.arrival_s),
-            step=stage.step,
+            step=stage.place,
             role=stage.role,
             model=dispatch.model if dispatch else stage.candidates[0],
             node=dispatch.node if dispatch else "",
@@ -212,7 +212,7 @@ class StageLedger:
             stage_id=stage.stage_id,
             at=self._wall(now_s),
             workflow=stage.workflow,
-            step=stage.step,
+            step=stage.place,
             role=stage.role,
             model=track.dispatch.model,
             features_json=msgspec.json.encode(stage).decode(),
@@ -257,7 +257,7 @@ class StageLedger:
 def _names(stage: StageDescriptor) -> dict[str, str]:
     return {
         "stage_id": stage.stage_id,
-        "step": stage.step,
+        "step": stage.place,
         "role": stage.role,
         "model": stage.candidates[0],
     }

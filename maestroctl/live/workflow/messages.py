@@ -8,7 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from maestroctl.domain.stage import PromptTokens, StageText
+from maestroctl.domain.stage import PromptTokens
+from maestroctl.domain.stage_text import StageText, end_of_prompt, write_turn
 from maestroctl.domain.workflow import StepSpec, ToolSpec
 from maestroctl.live.workflow.sse import Completion
 
@@ -34,7 +35,6 @@ class Conversation:
     ) -> None:
         self._step = step
         self._system = system or ""
-        self._prompt = prompt
         self._tools = tuple(tools)
         self._messages: list[Message] = []
         if system:
@@ -80,10 +80,8 @@ class Conversation:
 
     def text(self) -> StageText:
         """What the predictors read."""
-        start = 2 if self._system else 1
-        later = self._messages[start:]
-        rest = "\n".join(str(m["content"]) for m in later if m.get("content"))
-        return StageText(self._system, self._prompt, rest)
+        turns = self._messages[1:] if self._system else self._messages
+        return StageText(self._system, end_of_prompt(turns, _read_message))
 
     def num_bytes(self) -> int:
         """Bytes that become prompt tokens, tools included."""
@@ -95,11 +93,8 @@ class Conversation:
 
     def prompt_tokens(self, tokens_per_byte: float) -> PromptTokens:
         """Prompt length as estimated from bytes."""
-        return PromptTokens(
-            system=math.ceil(_size(self._system) * tokens_per_byte),
-            user=math.ceil(_size(self._prompt) * tokens_per_byte),
-            full=max(1, math.ceil(self.num_bytes() * tokens_per_byte)),
-        )
+        full = max(1, math.ceil(self.num_bytes() * tokens_per_byte))
+        return PromptTokens.of(self.text(), full)
 
 
 class TokenRatios:
@@ -151,6 +146,12 @@ def describe_options(options: Mapping[str, Any], *, allow_tools: bool) -> dict[s
         "response_format": kind if isinstance(kind, str) else "text",
         "reasoning": str(options.get("reasoning_effort") or ""),
     }
+
+
+def _read_message(message: Message) -> tuple[str, str]:
+    functions = [call["function"] for call in message.get("tool_calls", ())]
+    calls = [(function["name"], function["arguments"]) for function in functions]
+    return message["role"], write_turn(message["content"] or "", calls)
 
 
 def _json_text(arguments: str) -> str:

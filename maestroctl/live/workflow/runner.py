@@ -31,7 +31,8 @@ from maestroctl.config.template_syntax import TemplateMistake
 from maestroctl.domain.ids import JobId, ModelName, StageId
 from maestroctl.domain.outcome import Outcome
 from maestroctl.domain.prediction import Prediction
-from maestroctl.domain.stage import StageDescriptor, StageText
+from maestroctl.domain.stage import StageDescriptor
+from maestroctl.domain.stage_text import StageText
 from maestroctl.errors import ConfigError
 from maestroctl.gateway.submit import JobRequest, StageService
 from maestroctl.live.workflow.admission import check_request

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from maestroctl.domain.ids import StageId
 from maestroctl.domain.outcome import Outcome
 from maestroctl.domain.prediction import Prediction
-from maestroctl.domain.stage import StageDescriptor, StageText
+from maestroctl.domain.stage import StageDescriptor
+from maestroctl.domain.stage_text import StageText
 from maestroctl.errors import InvalidRequest, Overloaded, RequestError, UpstreamFailed
 from maestroctl.gateway.submit import StageCall, StageReply, StageService
 from maestroctl.live.workflow.job import JobRun

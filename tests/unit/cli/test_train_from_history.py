@@ -74,7 +74,7 @@ def test_a_better_model_is_written_where_serve_looks_for_it(
 
 
 def _stage_input(position: int):  # type: ignore[no-untyped-def]
-    from maestroctl.domain.stage import StageText
+    from maestroctl.domain.stage_text import StageText
     from maestroctl.predict.history import JobHistory
     from maestroctl.predict.stage_input import build_stage_input
 

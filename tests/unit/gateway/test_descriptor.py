@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from maestroctl.domain.ids import JobId, ModelName, StageId
-from maestroctl.domain.stage import PromptTokens, StageDescriptor, StageText
+from maestroctl.domain.stage import PromptTokens, StageDescriptor
+from maestroctl.domain.stage_text import StageText
 from maestroctl.gateway.conversation import read_conversation
 from maestroctl.gateway.descriptor import (
     START_TOKENS_PER_BYTE,
@@ -47,16 +48,16 @@ def text_of(*messages: tuple[str, str]) -> StageText:
     return read_text(read_conversation(parse_body(Api.CHAT, json.dumps(document).encode())))
 
 
-def test_tokens_are_split_by_the_ratio() -> None:
+def test_all_is_counted_by_the_ratio_and_what_predictors_read_by_characters() -> None:
     stage = describe(
         messages=[
-            {"role": "system", "content": "s" * 40},
-            {"role": "user", "content": "o" * 400},
+            {"role": "system", "content": "s" * 1400},
+            {"role": "user", "content": "o" * 40_000},
             {"role": "assistant", "content": "a" * 40},
             {"role": "user", "content": "é" * 40},
         ]
     )
-    assert stage.prompt_tokens == PromptTokens(system=10, user=20, full=140)
+    assert stage.prompt_tokens == PromptTokens(system=250, user=500, full=10_380)
 
 
 def test_tools_count_into_the_prompt() -> None:
@@ -69,7 +70,8 @@ def test_tools_count_into_the_prompt() -> None:
 
 def test_position_deadline_and_claims() -> None:
     stage = describe(claimed=Claims(role="coder", workflow="w", deadline_s=5.0))
-    assert (stage.position, stage.invocation_index, stage.step) == (3, 1, "call-3")
+    assert (stage.position, stage.invocation_index, stage.step) == (3, 1, "")
+    assert stage.place == "call-3"
     assert (stage.deadline_s, stage.role, stage.workflow) == (105.0, "coder", "w")
     assert describe(claimed=Claims(stage="plan")).step == "plan"
 
@@ -129,10 +131,28 @@ def test_token_ids_are_counted_exactly() -> None:
 
 def test_text_is_split_for_the_predictors() -> None:
     text = text_of(("system", "s"), ("user", "one"), ("assistant", "two"), ("user", "three"))
-    assert text == StageText("s", "three", "one\ntwo")
-    text = text_of(("user", "q"), ("assistant", "call"), ("tool", "result"))
-    assert text == StageText("", "q", "call\nresult")
-    assert text_of(("assistant", "only")) == StageText("", "", "only")
+    assert text == StageText("s", "\nuser: one\nassistant: two\nuser: three")
+    text = text_of(("user", "q"), ("assistant", "so"), ("tool", "result"))
+    assert text == StageText("", "\nuser: q\nassistant: so\ntool: result")
+    assert text_of(("assistant", "only")) == StageText("", "\nassistant: only")
+    assert text_of(("user", "alone")) == StageText("", "alone")
+
+
+@pytest.mark.parametrize("arguments", [{"id": "é"}, {}, None])
+def test_parsed_arguments_read_as_their_text(arguments: Any) -> None:
+    block = {"type": "tool_use", "id": "x", "name": "find", "input": arguments}
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": [block]}]
+    document = {"model": "m", "max_tokens": 5, "messages": messages}
+    body = parse_body(Api.MESSAGES, json.dumps(document).encode())
+    written = json.dumps(arguments or {}, ensure_ascii=False)
+    text = read_text(read_conversation(body))
+    assert text.tail == f"\nuser: q\nassistant: find({written})"
+
+
+def test_only_the_end_of_a_long_conversation_is_kept() -> None:
+    turns = [("user", "o" * 5000), *[("assistant", f"answer {n} " * 9) for n in range(90)]]
+    whole = "".join(f"\n{role}: {said}" for role, said in turns)
+    assert text_of(*turns).tail == whole[-2000:]
 
 
 def test_ratio_starts_at_a_quarter_and_follows_usage() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from maestroctl.predict.embedding import (
-    WINDOW_CHARS,
     FloatArray,
     WindowEmbedder,
     pool,
@@ -34,7 +33,7 @@ class Lengths:
 
 def test_windows_put_together_are_the_text() -> None:
     text = "".join(chr(97 + k % 26) for k in range(1234))
-    assert "".join(split_windows(text, 57)) == text
+    assert "".join(split_windows(text)) == text
     assert split_windows("") == []
 
 
@@ -42,13 +41,6 @@ def test_a_growing_history_changes_only_its_last_window() -> None:
     text = "word " * 500
     before, after = split_windows(text), split_windows(text + "more")
     assert before[:-1] == after[: len(before) - 1]
-
-
-def test_the_end_of_a_prompt_is_cut_on_the_grid_of_the_whole_prompt() -> None:
-    prompt = "".join(chr(97 + k % 26) for k in range(5000))
-    tail = prompt[-2000:]
-    assert split_windows(tail, 3000)[1:] == split_windows(prompt)[-5:]
-    assert len(split_windows(tail, 3000)[0]) == WINDOW_CHARS - 3000 % WINDOW_CHARS
 
 
 def test_a_window_is_encoded_once() -> None:

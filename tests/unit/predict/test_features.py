@@ -1,4 +1,4 @@
-"""One code path from descriptor to row, and no label in it."""
+"""Stage to row, and no label in it. What live requests become: `test_train_serve_parity`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from maestroctl.domain.ids import JobId, ModelName, StageId
-from maestroctl.domain.stage import PromptTokens, StageDescriptor, StageText
+from maestroctl.domain.stage import PromptTokens, StageDescriptor
+from maestroctl.domain.stage_text import MAX_TAIL_CHARS, StageText
 from maestroctl.predict import text_features
 from maestroctl.predict.features import CATEGORY_NAMES, MODEL_COLUMN, NUMBER_NAMES, FeatureSchema
-from maestroctl.predict.history import EndedStage, JobHistory
+from maestroctl.predict.history import JobHistory
 from maestroctl.predict.model import PredictorModel
 from maestroctl.predict.stage_input import StageInput, build_stage_input
-from maestroctl.predict.text_cut import MAX_TAIL_CHARS
 from maestroctl.predict.traces import TraceJob, job_from_rows
 from tests.unit.predict.conftest import make_rows
 
@@ -50,7 +50,7 @@ def test_a_label_never_reaches_the_row_of_its_own_stage_or_an_earlier_one(
         assert one.tobytes() == other.tobytes()
 
 
-def test_training_serving_and_the_wire_give_the_same_bits(
+def test_a_matrix_and_a_row_that_crossed_the_wire_give_the_same_bits(
     model: PredictorModel, jobs: list[TraceJob]
 ) -> None:
     stages = [stage.seen for job in jobs[:12] for stage in job.stages]
@@ -58,36 +58,6 @@ def test_training_serving_and_the_wire_give_the_same_bits(
     for number, stage in enumerate(stages):
         served = model.builder.rows(StageInput.from_json(json.loads(json.dumps(stage.to_json()))))
         assert served[0].tobytes() == trained_on[number].tobytes()
-
-
-def test_a_live_descriptor_and_the_trace_of_it_give_the_same_bits(model: PredictorModel) -> None:
-    rows = make_rows(4)
-    history = JobHistory()
-    for row, traced in zip(rows, job_from_rows(rows).stages, strict=True):
-        system, tail = row["system_text"], row["prompt_tail"]
-        descriptor = StageDescriptor(
-            stage_id=StageId("s"),
-            job_id=JobId("j"),
-            candidates=(ModelName(row["model"]),),
-            arrival_s=12.5,
-            prompt_tokens=PromptTokens(
-                -(-len(system) // 4), -(-len(tail) // 4), row["prompt_tokens"]
-            ),
-            workflow=row["app"],
-            role=row["role"],
-            position=row["stage_index"],
-            invocation_index=row["invocation_index"],
-            tools_available=row["tools_available"],
-            reasoning=row["topology"],
-        )
-        half = len(tail) // 2
-        text = StageText(system=system, rest=tail[:half], last_user=tail[half:])
-        live = build_stage_input(descriptor, text, history)
-        assert model.builder.row(live).tobytes() == model.builder.row(traced.seen).tobytes()
-        called = row["tool_call"] if row["tools_available"] else None
-        history.add(
-            EndedStage(row["role"], "", row["prompt_tokens"], row["output_tokens"], called, tail)
-        )
 
 
 def test_rows_of_candidates_differ_in_the_model_only(
@@ -124,7 +94,7 @@ def test_any_text_gives_a_finite_prediction(model: PredictorModel, text: str) ->
         role="röle",
         tools_available=2,
     )
-    stage = build_stage_input(descriptor, StageText(system=text, last_user=text), JobHistory())
+    stage = build_stage_input(descriptor, StageText(system=text, tail=text), JobHistory())
     assert len(stage.tail) <= MAX_TAIL_CHARS
     figures = model.predict([stage])[0].figures["unheard of"]
     assert 0 <= figures.q50 <= figures.q90 < math.inf

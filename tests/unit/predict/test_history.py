@@ -7,8 +7,15 @@ import math
 from maestroctl.predict.history import EndedStage, HistorySnapshot, JobHistory
 
 
-def ended(role: str, tokens: int | None, *, step: str = "", tool: bool | None = None) -> EndedStage:
-    return EndedStage(role, step, 10, tokens, tool, prompt_tail=f"from {role}")
+def ended(
+    role: str,
+    tokens: int | None,
+    *,
+    step: str = "",
+    tools: int = 1,
+    tool: bool | None = None,
+) -> EndedStage:
+    return EndedStage(role, step, 10, tokens, tools, tool, prompt_tail=f"from {role}")
 
 
 def test_an_empty_history_knows_no_length() -> None:
@@ -21,7 +28,7 @@ def test_an_empty_history_knows_no_length() -> None:
 def test_the_opening_prompt_is_the_first_text_even_before_it_ended() -> None:
     history = JobHistory()
     assert history.snapshot("a", "", "the task").first_tail == "the task"
-    history.add(EndedStage("a", "", 10, 5, None, "the task"))
+    history.add(EndedStage("a", "", 10, 5, 0, None, "the task"))
     assert history.snapshot("a", "", "later").first_tail == "the task"
 
 
@@ -66,6 +73,16 @@ def test_tool_share_counts_only_stages_where_it_is_known() -> None:
     snapshot = history.snapshot("a", "")
     assert snapshot.tool_share == 0.5
     assert snapshot.prev_tool == 0.0
+
+
+def test_a_stage_without_tools_says_nothing_of_tool_calls() -> None:
+    history = JobHistory()
+    history.add(ended("a", 3, tools=0, tool=False))
+    assert math.isnan(history.snapshot("a", "").tool_share)
+    history.add(ended("a", 3, tool=True))
+    history.add(ended("a", 3, tools=0, tool=False))
+    snapshot = history.snapshot("a", "")
+    assert (snapshot.prev_tool, snapshot.tool_share) == (1.0, 1.0)
 
 
 def test_a_snapshot_survives_the_wire() -> None:

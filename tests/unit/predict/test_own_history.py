@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from maestroctl.domain.ids import JobId, ModelName, StageId
-from maestroctl.domain.stage import PromptTokens, StageDescriptor, StageText
+from maestroctl.domain.stage import PromptTokens, StageDescriptor
+from maestroctl.domain.stage_text import StageText
 from maestroctl.predict.history import EndedStage, JobHistory
 from maestroctl.predict.model import PredictorModel
 from maestroctl.predict.own_history import own_history
@@ -62,11 +63,13 @@ def _row(
 def _ended(stage: StageDescriptor, tokens: int) -> EndedStage:
     tail = f"secret {stage.position}"
     full = stage.prompt_tokens.full
-    return EndedStage(stage.role, stage.step, full, tokens, bool(tokens % 2), tail)
+    return EndedStage(
+        stage.role, stage.step, full, tokens, stage.tools_available, bool(tokens % 2), tail
+    )
 
 
 def _live(stage: StageDescriptor, history: JobHistory) -> StageInput:
-    text = StageText(system="secret", last_user=f"secret {stage.position}")
+    text = StageText(system="secret", tail=f"secret {stage.position}")
     served = replace(stage, candidates=(LARGE,))
     return build_stage_input(served, text, history).without_text()
 

@@ -10,7 +10,8 @@ import pytest
 
 from maestroctl.domain.ids import JobId, ModelName, NodeName, StageId
 from maestroctl.domain.outcome import Outcome, Usage
-from maestroctl.domain.stage import PromptTokens, ServiceClass, StageDescriptor, StageText
+from maestroctl.domain.stage import PromptTokens, ServiceClass, StageDescriptor
+from maestroctl.domain.stage_text import StageText
 from maestroctl.live.coordinator import online_store
 from maestroctl.live.coordinator.online_store import OnlineKeeper, load_online
 from maestroctl.live.coordinator.prediction_desk import IDLE_S, PredictionDesk
