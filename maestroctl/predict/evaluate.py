@@ -202,24 +202,43 @@ def _baseline_figures(table: StageTable, told: Told) -> dict[str, Any]:
 
 
 def _intervals(table: StageTable, told: Told) -> dict[str, tuple[float, float] | None]:
-    """95 % bootstrap intervals over tasks."""
+    """95 % bootstrap intervals over tasks, by the figure's place in the report."""
     tasks = np.array([table.jobs[number].task for number in table.job])
-    length = np.flatnonzero(~np.isnan(table.tokens) & ~np.isnan(told.q50))
-    tools = np.flatnonzero(table.with_tools() & ~np.isnan(told.p_tool))
+    apps = np.array(table.workflows)
+    length = ~np.isnan(table.tokens) & ~np.isnan(told.q50)
+    tools = table.with_tools() & ~np.isnan(told.p_tool)
+    totals = ~np.isnan(table.remaining) & ~np.isnan(told.q50)
+    out: dict[str, tuple[float, float] | None] = {}
 
     def over(
-        rows: npt.NDArray[np.int64], measure: Callable[[npt.NDArray[np.int64]], float | None]
-    ) -> tuple[float, float] | None:
-        return metrics.bootstrap_interval(tasks[rows], lambda drawn: measure(rows[drawn]))
+        name: str, chosen: BoolArray, measure: Callable[[npt.NDArray[np.int64]], float | None]
+    ) -> None:
+        rows = np.flatnonzero(chosen)
+        out[name] = metrics.bootstrap_interval(tasks[rows], lambda drawn: measure(rows[drawn]))
 
-    return {
-        "length.mae": over(length, lambda k: metrics.mean_absolute(table.tokens[k], told.q50[k])),
-        "length.r2": over(length, lambda k: metrics.r_squared(table.tokens[k], told.mean[k])),
-        "coverage.q90": over(length, lambda k: metrics.coverage(table.tokens[k], told.q90[k])),
-        "tool_intent.log_loss": over(
-            tools, lambda k: metrics.tool_metrics(table.tool[k], told.p_tool[k])["log_loss"]
-        ),
-    }
+    def mae_over(name: str, chosen: BoolArray, said: DoubleArray) -> None:
+        over(name, chosen, lambda k: metrics.mean_absolute(table.tokens[k], said[k]))
+
+    mae_over("length.mae", length, told.q50)
+    over("length.r2", length, lambda k: metrics.r_squared(table.tokens[k], told.mean[k]))
+    over("coverage.q90", length, lambda k: metrics.coverage(table.tokens[k], told.q90[k]))
+    for figure in ("f1", "log_loss", "ece"):
+        over(
+            f"tool_intent.{figure}",
+            tools,
+            lambda k, figure=figure: metrics.tool_metrics(table.tool[k], told.p_tool[k])[figure],  # type: ignore[misc]
+        )
+    for name, rows in (("", totals), ("_admission", totals & table.admission)):
+        over(
+            f"total.kendall_tau{name}",
+            rows,
+            lambda k: metrics.kendall_tau(table.remaining[k], told.total[k]),
+        )
+    for name, said in told.baselines.items():
+        mae_over(f"baselines.{name}.mae", length & ~np.isnan(said), said)
+    for app in np.unique(apps):
+        mae_over(f"per_app.{app}.length.mae", length & (apps == app), told.q50)
+    return out
 
 
 def evaluate_artifact(

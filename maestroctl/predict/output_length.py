@@ -12,7 +12,8 @@ q90       log(1 + L), pinball 0.9    admission; held to its coverage by a confor
 ========= ========================== ==================================================
 
 Departures: the paper fits one regressor per role. Here the role is a category of one pooled
-regressor, which the trees split where data suffices; `docs/prediction.md` has the comparison.
+regressor, which the trees split where data suffices; the table of ingredients in
+`docs/prediction.md` has a row with one regressor per (application, role) (`role_regressors`).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class OutputLengthModel:
         self, rows: FloatArray, p_tool: DoubleArray, workflows: Sequence[str]
     ) -> tuple[DoubleArray, DoubleArray]:
         """The figures decisions use: (q50, q90) in tokens, 0 <= q50 <= q90."""
-        full = _with_p_tool(rows, p_tool)
+        full = with_p_tool(rows, p_tool)
         low = np.clip(self.heads["q50"].predict(full), 0.0, _MAX_LOG)
         high = np.clip(self.heads["q90"].predict(full) + self._shift(workflows), 0.0, _MAX_LOG)
         return np.expm1(low), np.expm1(np.maximum(low, high))
@@ -79,7 +80,7 @@ class OutputLengthModel:
         self, rows: FloatArray, p_tool: DoubleArray, workflows: Sequence[str]
     ) -> LengthFigures:
         """Every head, for reports."""
-        full = _with_p_tool(rows, p_tool)
+        full = with_p_tool(rows, p_tool)
         q50, q90 = self.predict_quantiles(rows, p_tool, workflows)
         root = np.maximum(self.heads["mean"].predict(full), 0.0)
         paper = np.expm1(np.clip(self.heads["paper"].predict(full), 0.0, _MAX_LOG))
@@ -90,7 +91,8 @@ class OutputLengthModel:
         return np.array([self.offsets.get(workflow, other) for workflow in workflows])
 
 
-def _with_p_tool(rows: FloatArray, p_tool: DoubleArray) -> FloatArray:
+def with_p_tool(rows: FloatArray, p_tool: DoubleArray) -> FloatArray:
+    """The rows as the length heads read them: p_tool is the last column."""
     return np.concatenate([rows, p_tool[:, None].astype(np.float32)], axis=1)
 
 
@@ -115,7 +117,7 @@ def fit_output_length(
         params: heads to fit; at least q50 and q90.
     """
     known = ~np.isnan(tokens)
-    full = _with_p_tool(rows, p_tool)[known]
+    full = with_p_tool(rows, p_tool)[known]
     length = tokens[known]
     targets = {
         "paper": np.log1p(length),

@@ -18,17 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from maestroctl.errors import ArtifactMissing, ConfigError
 from maestroctl.predict import evaluate, metrics, output_length
 from maestroctl.predict.embedding import WindowEmbedder, split_windows
 from maestroctl.predict.features import RowBuilder, fit_schema
+from maestroctl.predict.gbm import BoolArray
 from maestroctl.predict.kept_sections import Kept, inputs_digest
 from maestroctl.predict.learning_curve import learning_curves
 from maestroctl.predict.report_page import render_calibration_svg, render_page
+from maestroctl.predict.role_regressors import predict_per_role
 from maestroctl.predict.routing_tables import RoutingRow, fold_of_item, load_routing_rows
 from maestroctl.predict.semantic_router import SemanticRouter
-from maestroctl.predict.stage_table import make_table
+from maestroctl.predict.stage_table import StageTable, make_table
 from maestroctl.predict.tool_intent import fit_tool_intent
 from maestroctl.predict.traces import TraceJob, fold_of_task, load_trace_jobs
 from maestroctl.predict.train import (
@@ -124,23 +127,44 @@ def measure_ablations(
         else:
             p_train, p_test = (np.where(np.isnan(t.certain), 0.5, t.certain) for t in (train, test))
         model = output_length.fit_output_length(
-            rows, train.tokens, p_train, train.workflows, np.zeros_like(folds),
+            rows, train.tokens, p_train, train.workflows, folds,
             categories=columns, params=heads, num_threads=config.num_threads,
         )  # fmt: skip
         said = model.predict(asked, p_test, test.workflows)
-        known, tools = ~np.isnan(test.tokens), test.with_tools() & ~np.isnan(test.tokens)
-        out[name] = {
-            **metrics.length_metrics(
-                test.tokens[known], said.q50[known], said.mean[known], said.paper[known]
-            ),
-            "mae_with_tools": metrics.mean_absolute(test.tokens[tools], said.q50[tools]),
-            "per_app": {
-                str(app): metrics.mean_absolute(test.tokens[rows_of], said.q50[rows_of])
-                for app in sorted(set(test.workflows))
-                if (rows_of := known & (np.array(test.workflows) == app)).any()
-            },
-        }
+        out[name] = _ablation_figures(test, said)
+        if name == "full":
+            say("ablation per_role")
+            per_role = predict_per_role(
+                said,
+                (output_length.with_p_tool(rows, p_train), train.tokens, train.stages),
+                (output_length.with_p_tool(asked, p_test), test.stages),
+                categories=columns,
+                num_threads=config.num_threads,
+            )
+            out["per_role"] = _ablation_figures(test, per_role)
     return out
+
+
+def _ablation_figures(test: StageTable, said: output_length.LengthFigures) -> dict[str, Any]:
+    known, tools = ~np.isnan(test.tokens), test.with_tools() & ~np.isnan(test.tokens)
+    tasks, rows = np.array([test.jobs[k].task for k in test.job]), np.flatnonzero(known)
+    workflows = np.array(test.workflows)
+
+    def mae(chosen: BoolArray | npt.NDArray[np.int64]) -> float | None:
+        return metrics.mean_absolute(test.tokens[chosen], said.q50[chosen])
+
+    return {
+        **metrics.length_metrics(
+            test.tokens[known], said.q50[known], said.mean[known], said.paper[known]
+        ),
+        "mae_interval": metrics.bootstrap_interval(tasks[rows], lambda drawn: mae(rows[drawn])),
+        "mae_with_tools": mae(tools),
+        "per_app": {
+            str(app): mae(rows_of)
+            for app in sorted(set(test.workflows))
+            if (rows_of := known & (workflows == app)).any()
+        },
+    }
 
 
 def measure_encoders(

@@ -3,8 +3,10 @@
 A LightGBM classifier, calibrated by isotonic regression on out-of-fold scores. The probability
 is exactly 0 where no tool can be called and exactly 1 where one must be.
 
-Phase two reads the probability as a feature, so what training rows get is out-of-fold twice: the
-score comes from a classifier that never saw the row's task, and so does the isotonic map.
+Phase two reads the probability as a feature, so what training rows get is out-of-fold: the score
+comes from a classifier that never saw the row's task, and the isotonic map was fitted without the
+row's fold. That is not nested: the scores that map was fitted on come from classifiers which saw
+the row's fold, since a nested run would take a classifier per pair of folds.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ class FittedToolIntent:
     """The model for serving, and what phase two may see of the training rows.
 
     Attributes:
-        out_of_fold: p_tool per training row, doubly out-of-fold, (num_rows,).
+        out_of_fold: p_tool per training row, as the module says, (num_rows,).
     """
 
     model: ToolIntentModel
@@ -131,7 +133,7 @@ def fit_tool_intent(
         if inside.any() and outside.any():
             fitted = _fit_classifier(rows, labels, inside, params, categories, num_threads)
             scores[outside] = fitted.predict(rows[outside], num_threads=num_threads)
-    out_of_fold = _calibrate_nested(scores, labels, certain, folds, known)
+    out_of_fold = _calibrate_without_own_fold(scores, labels, certain, folds, known)
     scored = known & ~np.isnan(scores)
     isotonic = fit_isotonic(scores[scored], labels[scored])
     classifier = _fit_classifier(rows, labels, known, params, categories, num_threads)
@@ -154,7 +156,7 @@ def _fit_classifier(
     )
 
 
-def _calibrate_nested(
+def _calibrate_without_own_fold(
     scores: DoubleArray,
     labels: DoubleArray,
     certain: DoubleArray,

@@ -59,7 +59,13 @@ def test_the_report_holds_every_figure(folder: Path, config: TrainConfig) -> Non
     assert {"median", "p99"} <= set(report["latency_ms"])
     assert set(report["learning_curve"]) == {"shop", "bank"}
     assert {"jobs", "mae", "coverage"} <= set(report["learning_curve"]["shop"][0])
-    assert {"linear", "median", "magnus", "bert_mlp", "mlp_tool"} == set(report["baselines"])
+    assert {"linear", "median", "magnus", "magnus_log", "bert_mlp", "mlp_tool"} == set(
+        report["baselines"]
+    )
+    assert {
+        "length.mae", "tool_intent.f1", "tool_intent.ece", "total.kendall_tau",
+        "baselines.magnus.mae", "per_app.shop.length.mae",
+    } <= set(report["intervals"])  # fmt: skip
     assert report["tool_intent"]["rows"] < report["length"]["rows"]
 
 

@@ -5,13 +5,23 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from maestroctl.errors import ArtifactMissing
-from maestroctl.predict import report, train
+from maestroctl.predict import report, role_regressors, train
 from maestroctl.predict.kept_sections import Kept, inputs_digest
-from maestroctl.predict.report_page import _when_tools_matter, render_calibration_svg
-from tests.unit.predict.conftest import make_rows
+from maestroctl.predict.latency import NUM_CANDIDATES, _stages_to_ask
+from maestroctl.predict.model import PredictorModel
+from maestroctl.predict.output_length import LengthFigures
+from maestroctl.predict.report_page import (
+    _when_tools_matter,
+    _why_sketch,
+    _worth,
+    render_calibration_svg,
+)
+from maestroctl.predict.stage_input import StageInput
+from tests.unit.predict.conftest import make_jobs, make_rows
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -106,6 +116,50 @@ def test_the_page_names_the_applications_where_the_tool_flag_matters(oracle: flo
     text = _when_tools_matter({name: {"per_app": value} for name, value in per_app.items()})
     assert ("| talks | 10.0 | 50% | 5% |" in text) == (oracle == 5.0)
     assert "silent" not in text
+
+
+_FIGURES = {"mae": 5.0, "r2": 0.5, "r2_log": 0.8, "log_loss": 0.3, "tau": 0.7}
+
+
+@pytest.mark.parametrize(("mae", "verdict"), [(4.0, "raises"), (6.0, "lowers")])
+def test_what_an_ingredient_is_worth_is_said_from_the_table(mae: float, verdict: str) -> None:
+    told = _worth({"full": _FIGURES, "x": _FIGURES | {"mae": mae, "r2": 0.4}}, "x", "it")
+    assert f"it {verdict} the MAE of the length by 1.00 tokens" in told
+    assert "R² by +0.100" in told
+
+
+@pytest.mark.parametrize("key", ["mae", "log_loss"])
+def test_why_an_encoder_is_the_default_is_said_from_the_table(key: str) -> None:
+    told = _why_sketch({"none": _FIGURES, "sketch": _FIGURES | {key: 0.1}})
+    assert "it is the best here in" in told
+    worse = _why_sketch({"none": _FIGURES, "sketch": _FIGURES | {key: 9.0}})
+    assert "and not in" in worse
+    assert "(`none`)" in worse
+
+
+def test_large_groups_get_regressors_of_their_own_and_small_ones_stay_pooled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(role_regressors, "MIN_ROWS", 50)
+    stages = [StageInput(candidates=("m",), role=r) for r in ["big"] * 80 + ["small"] * 20]
+    rows = np.random.default_rng(0).random((100, 4), dtype=np.float32)
+    tokens = np.array([7.0] * 80 + [900.0] * 20)
+    pooled = LengthFigures(*(np.full(100, 50.0) for _ in range(4)))
+    told = role_regressors.predict_per_role(
+        pooled, (rows, tokens, stages), (rows, stages), categories=[]
+    )
+    for head in (told.paper, told.mean, told.q50):
+        assert np.allclose(head[:80], 7.0, atol=0.1)
+        assert (head[80:] == 50.0).all()
+    assert (told.q90 == 50.0).all()
+
+
+def test_latency_is_asked_of_all_applications(model: PredictorModel) -> None:
+    jobs = [*make_jobs(60), *make_jobs(60, app="bank")]
+    asked = _stages_to_ask(model, jobs, 100)
+    assert asked == _stages_to_ask(model, jobs, 100)
+    assert {stage.workflow for stage, _ in asked} == {"shop", "bank"}
+    assert all(len(stage.candidates) == NUM_CANDIDATES for stage, _ in asked)
 
 
 def test_a_calibration_plot_without_bins_is_still_a_plot() -> None:
