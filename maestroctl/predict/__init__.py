@@ -4,7 +4,7 @@ The path of one prediction::
 
     StageDescriptor + StageText + JobHistory
         -> StageInput          stage_input.py   what a predictor may see, small enough to send
-        -> row                 features.py      the same code for training, serving and simulation
+        -> row                 features.py      the same code for training and serving
         -> raw figures         model.py         p_tool, quantiles of L, Y per candidate, confidence
         -> Prediction          annotate.py      blended, calibrated, final
 

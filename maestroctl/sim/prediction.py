@@ -7,7 +7,8 @@ kinds:
     none        the truth (source ``oracle``)
     lognormal   truth x exp(rho z), z standard normal; q90 is the 0.9 quantile under that error
     residuals   truth x exp(r), r drawn from measured log residuals (predicted over true)
-    measured    what our predictors said of such stages in cross-validation (`measured_error`)
+    measured    what our predictors said of such stages in cross-validation (`measured_error`);
+                of tool calls, whose error was not measured, nothing but whether one is possible
     prior       the same constant for every stage: nothing is known
 """
 
@@ -97,13 +98,15 @@ class Predictor:
         own, total = (self._log_error(z) for z in call.noise)
         q50 = call.output_tokens * math.exp(own)
         q90 = q50 * self._q90_factor
+        p_tool = 1.0 if call.tool_called else 0.0
         if error.kind == "measured":
             q50, q90 = load_measured().length(app, call.role, call.output_tokens, call.noise[0])
+            p_tool = 0.5 if call.tools_available else 0.0
         factor = math.exp(total)
         return Prediction(
             output_q50=q50,
             output_q90=q90,
-            p_tool=1.0 if call.tool_called else 0.0,
+            p_tool=p_tool,
             total_tokens={model: remaining[model] * factor for model in call.models},
             confidence=confidence,
             rank_score=q50,

@@ -9,7 +9,10 @@ from statistics import median
 
 import pytest
 
+from maestroctl.domain.ids import ModelName
+from maestroctl.sim.jobs import Call
 from maestroctl.sim.measured_error import load_measured
+from maestroctl.sim.prediction import PredictionError, Predictor
 
 
 def test_a_line_is_followed_and_quantiles_scale_with_it() -> None:
@@ -44,3 +47,12 @@ def test_draws_beyond_what_was_seen_are_held_to_it() -> None:
     told = [measured.length("", "", 100, z)[0] for z in (-99.0, -4.0, 4.0, 99.0)]
     assert told[0] == told[1] < told[2] == told[3]
     assert all(math.isfinite(value) for value in told)
+
+
+@pytest.mark.parametrize(("tools", "told"), [(0, 0.0), (3, 0.5)])
+def test_whether_a_tool_is_called_is_not_given_away(tools: int, told: float) -> None:
+    model = ModelName("m")
+    predictor = Predictor(PredictionError("measured"))
+    for called in (False, bool(tools)):
+        call = Call("r", (model,), 10, 100, tools_available=tools, tool_called=called)
+        assert predictor.predict(call, {model: 100.0}).p_tool == told

@@ -116,12 +116,12 @@ async def test_models_improve_on_the_fallback_and_silence_is_counted() -> None:
     assert await desk.improve(StageId("unknown")) is None
 
 
-async def test_every_candidate_has_a_confidence_known_to_the_router_or_not() -> None:
+async def test_a_confidence_is_told_of_the_models_that_the_router_knows() -> None:
     desk = make_desk(Models())
     desk.begin(stage("s", candidates=("m", "unheard-of")), StageText())
     better = await desk.improve(StageId("s"))
     assert better is not None
-    assert dict(better.confidence) == {"m": 0.8, "unheard-of": 0.8}
+    assert dict(better.confidence) == {"m": 0.8}
     assert set(better.total_tokens) == {"m", "unheard-of"}
 
 
