@@ -46,12 +46,13 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
             "deadline factor": DEADLINE_FACTOR,
             "jobs": scale.jobs,
             "warm-up": scale.warmup,
+            "seeds": scale.seeds,
         },
     )
     found = runner.run_grid(
         lambda cell, seed: _spec(scale, source, cell[0], errors[cell[1]], seed),
         [(policy, label) for policy in known_orderings(POLICIES) for label in errors],
-        scale.runs(scale.grid_seeds),
+        scale.runs(scale.seeds),
     )
     for (policy, label), figures in found.items():
         experiment.rows.append(
@@ -67,7 +68,7 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
         )
     experiment.headline = {
         row["policy"]: {
-            r["error"]: r["slo"].mean for r in experiment.rows if r["policy"] == row["policy"]
+            r["error"]: r["slo"] for r in experiment.rows if r["policy"] == row["policy"]
         }
         for row in experiment.rows
     }

@@ -6,7 +6,8 @@ latency is the job's, in the simulator. A point is one system at one setting. Sy
     ours        `maestroctl` with router confidences, STJF, over tau
     paper form  `chimera`, the same
     no router   `maestroctl` without confidences: the stronger model when the slack permits
-    baselines   FCFS (vLLM), MLFQ, LTR and SJF, models in turn or by least load; each model alone
+    baselines   FCFS (vLLM), MLFQ, rank by predicted length (`ltr`) and SJF, models in turn or by
+                least load; each model alone
     ablations   in the headline cell: `chimera_full`; ours with an oracle router, with true lengths
 
 All systems of a cell meet the same jobs, arrivals and prediction errors. The number of engines per
@@ -82,11 +83,15 @@ def run(scale: Scale, source: JobSource, runner: Runner) -> Experiment:
     experiment.headline = summarize(verdicts)
     experiment.notes = [
         "a point of ours is dominated when some baseline is no slower, no worse, and better in one",
+        "`rank by length` is the policy `ltr` with the predicted median length as its score: no"
+        " rank was learned for it; `ours`, `no router` and `paper form` have twelve settings each",
         "speed-up: latency of vLLM (FCFS, models in turn) over that of our fastest point of at"
         " least its quality, of measured points; gain: quality of our frontier, straight between"
         " its points over log latency, at its latency, less its own",
         "lead: quality of our frontier above another at equal latency, mean over a log scale; over"
-        " `no router` it is what the router's view of each question is worth (Fig. 6)",
+        " `no router` it is what the router's view of each question is worth (Fig. 6); between"
+        " points a frontier is read off a straight line, which no system was run on",
+        "intervals: the same figures seed by seed, in cells that have several",
         "confidences are out of fold; lengths are predicted with the error above; the paper form's"
         " tau is a share of the fastest latency, ours counts typical services per ten points of"
         " confidence",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -18,7 +18,7 @@ from maestroctl.experiments.frontier_fleet import (
     with_confidence,
 )
 from maestroctl.experiments.frontier_systems import System
-from maestroctl.experiments.harness import Estimate
+from maestroctl.experiments.harness import Estimate, estimate
 from maestroctl.experiments.pareto import (
     Point,
     dominated,
@@ -95,27 +95,58 @@ def play(cell: Cell, system: System, jobs: Sequence[QueryJob], warmup: int) -> d
 
 
 def judge(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One cell: what baselines do to our points, and what ours gain over vLLM's."""
+    """One cell: what baselines do to our points, and what ours gain over vLLM's.
+
+    Figures are those of the points' means; with several seeds `intervals` has them seed by seed.
+    """
+    groups = _points(rows, lambda value: value.mean)
+    verdict: dict[str, Any] = {
+        "cell": f"{rows[0]['tasks']}, {rows[0]['pool']}, {rows[0]['rate']:g}",
+        **{
+            group: {
+                "dominated": len({p for p, _ in dominated(groups[group], groups["baseline"])}),
+                "uncovered": [p.name for p in uncovered(groups[group], groups["baseline"])],
+            }
+            for group in FRONTIERS
+        },
+    }
+    for (group, key), value in _figures(groups).items():
+        verdict[group][key] = value
+    num_seeds = len(rows[0]["latency_s"].values)
+    if num_seeds > 1:
+        found = [
+            _figures(_points(rows, lambda value, seed=seed: value.values[seed]))  # type: ignore[misc]
+            for seed in range(num_seeds)
+        ]
+        verdict["intervals"] = {
+            f"{group} {key}": estimate(values)
+            for group, key in found[0]
+            if len(values := [v for f in found if (v := f[group, key]) is not None]) == num_seeds
+        }
+    return verdict
+
+
+def _points(
+    rows: Sequence[Mapping[str, Any]], read: Callable[[Estimate], float]
+) -> dict[str, list[Point]]:
+    """By group, at the mean or at one seed."""
     groups: dict[str, list[Point]] = {}
     for row in rows:
-        point = Point(row["system"], _mean(row["latency_s"]), _mean(row["quality_pct"]))
+        point = Point(row["system"], read(row["latency_s"]), read(row["quality_pct"]))
         groups.setdefault(row["group"], []).append(point)
-    baselines = groups["baseline"]
-    vllm = next(point for point in baselines if point.name == "vLLM, round_robin")
-    verdict: dict[str, Any] = {
-        "cell": f"{rows[0]['tasks']}, {rows[0]['pool']}, {rows[0]['rate']:g}"
-    }
+    return groups
+
+
+def _figures(groups: Mapping[str, list[Point]]) -> dict[tuple[str, str], float | None]:
+    """(group, figure): against vLLM's baseline, and the lead of ours over the other groups."""
+    vllm = next(point for point in groups["baseline"] if point.name == "vLLM, round_robin")
+    found: dict[tuple[str, str], float | None] = {}
     for group in FRONTIERS:
-        points = groups[group]
-        verdict[group] = {
-            "dominated": len({point for point, _ in dominated(points, baselines)}),
-            "uncovered": [point.name for point in uncovered(points, baselines)],
-            "speedup": speedup_at_quality(points, vllm),
-            "gain_pp": gain_at_latency(points, vllm),
-        }
-    for group in FRONTIERS[1:]:
-        verdict[f"lead over {group}"] = mean_lead(groups["ours"], groups[group])
-    return verdict
+        found[group, "speedup"] = speedup_at_quality(groups[group], vllm)
+        found[group, "gain_pp"] = gain_at_latency(groups[group], vllm)
+        if group != FRONTIERS[0]:
+            found[group, "lead_pp"] = mean_lead(groups[FRONTIERS[0]], groups[group])
+    return found
 
 
 def summarize(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -132,12 +163,9 @@ def summarize(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             values = [part[key] for part in parts if part[key] is not None]
             headline[f"{name}_{key}"] = [min(values), max(values)] if values else None
     for group in FRONTIERS[1:]:
-        leads = [lead for v in verdicts if (lead := v[f"lead over {group}"]) is not None]
+        leads = [lead for v in verdicts if (lead := v[group]["lead_pp"]) is not None]
         name = group.replace(" ", "_")
         headline[f"lead_over_{name}_pp"] = [min(leads), max(leads)] if leads else None
+    headline["intervals"] = {v["cell"]: v["intervals"] for v in verdicts if "intervals" in v}
     headline["beyond"] = {v["cell"]: v["ours"]["uncovered"] for v in verdicts}
     return headline
-
-
-def _mean(value: Estimate | float) -> float:
-    return value.mean if isinstance(value, Estimate) else value

@@ -78,7 +78,7 @@ def main() -> None:
         "busy": figures["busy"],
     }
     sys.stdout.write(json.dumps(document, indent=1) + "\n")
-    if options.stages == STAGES and figures["cpu_seconds"] > TARGET_S:
+    if options.stages == STAGES and seconds > TARGET_S:
         sys.exit(1)
 
 

@@ -2,6 +2,9 @@
 
 Events of the same time run in the order in which they were asked for, so a run is a function of
 its inputs. A cancelled event stays in the heap and is skipped when its time comes.
+
+Ticks happen again and again whatever else does (`EventLoop.tick`). What they bring about may be
+work, so they are waited for, but not for ever: `run` ends where they alone were left too long.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ Action = Callable[..., None]
 class Handle:
     """A pending event; `cancel` makes it never happen."""
 
-    __slots__ = ("action", "args")
+    __slots__ = ("action", "args", "is_tick")
 
-    def __init__(self, action: Action, args: tuple[Any, ...]) -> None:
+    def __init__(self, action: Action, args: tuple[Any, ...], is_tick: bool = False) -> None:
         self.action: Action | None = action
         self.args = args
+        self.is_tick = is_tick
 
     def cancel(self) -> None:
         """Forget the event; harmless when it has happened."""
@@ -35,13 +39,15 @@ class EventLoop:
         num_events: events that happened.
     """
 
-    __slots__ = ("_heap", "_number", "_stopped", "now_s", "num_events")
+    __slots__ = ("_heap", "_num_ticks", "_number", "_stopped", "_worked_s", "now_s", "num_events")
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self.num_events = 0
         self._heap: list[tuple[float, int, Handle]] = []
         self._number = 0
+        self._num_ticks = 0
+        self._worked_s = 0.0
         self._stopped = False
 
     def stop(self) -> None:
@@ -61,13 +67,30 @@ class EventLoop:
         """Call `action(*args)` in `delay_s` seconds."""
         return self.at(self.now_s + delay_s, action, *args)
 
-    def run(self, until_s: float = float("inf")) -> None:
-        """Let events happen until none is left, `stop` is called or `until_s` is reached."""
+    def tick(self, delay_s: float, action: Action, *args: Any) -> None:
+        """The same for what comes again and again, and keeps nothing going."""
+        self._number += 1
+        self._num_ticks += 1
+        at_s = self.now_s + delay_s
+        heappush(self._heap, (at_s, self._number, Handle(action, args, is_tick=True)))
+
+    def run(self, until_s: float = float("inf"), patience_s: float = float("inf")) -> None:
+        """Let events happen until none is left, `stop` is called or `until_s` is reached.
+
+        Args:
+            patience_s: it also ends where ticks alone are left, this long after anything else.
+        """
         heap = self._heap
         self._stopped = False
         while heap and not self._stopped and heap[0][0] <= until_s:
+            if len(heap) == self._num_ticks and heap[0][0] - self._worked_s > patience_s:
+                return
             at_s, _, handle = heappop(heap)
             action = handle.action
+            if handle.is_tick:
+                self._num_ticks -= 1
+            elif action is not None:
+                self._worked_s = at_s
             if action is None:
                 continue
             self.now_s = at_s

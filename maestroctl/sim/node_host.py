@@ -191,9 +191,9 @@ class SimNode:
         self._coordinator = coordinator
         self._send_snapshot()
         if self._network.snapshot_every_s is not None:
-            self._loop.after(self._network.snapshot_every_s, self._tick)
+            self._loop.tick(self._network.snapshot_every_s, self._tick)
         if self._network.progress_every_s is not None:
-            self._loop.after(self._network.progress_every_s, self._tell_progress)
+            self._loop.tick(self._network.progress_every_s, self._tell_progress)
 
     def tell(self, event: NodeMessage) -> None:
         """Send it to the coordinator."""
@@ -206,16 +206,20 @@ class SimNode:
         self._coordinator.activated(stage_id, kind, seconds)
 
     def _send_snapshot(self) -> None:
+        self.tell(self._snapshot())
+
+    def _snapshot(self) -> NodeSnapshotReceived:
         self._snapshot_due = False
-        self.tell(NodeSnapshotReceived(self.core.snapshot(self._loop.now_s), self.rtt_s))
+        return NodeSnapshotReceived(self.core.snapshot(self._loop.now_s), self.rtt_s)
 
     def _tick(self) -> None:
-        self._send_snapshot()
         assert self._network.snapshot_every_s is not None
-        self._loop.after(self._network.snapshot_every_s, self._tick)
+        assert self._coordinator is not None
+        self._loop.tick(self.rtt_s / 2, self._coordinator.post, self._snapshot())
+        self._loop.tick(self._network.snapshot_every_s, self._tick)
 
     def _tell_progress(self) -> None:
         for model in self.engines.values():
             self.relay.tell_progress(model)
         assert self._network.progress_every_s is not None
-        self._loop.after(self._network.progress_every_s, self._tell_progress)
+        self._loop.tick(self._network.progress_every_s, self._tell_progress)

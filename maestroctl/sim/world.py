@@ -77,6 +77,8 @@ class SimResult:
 
 OpenLog = Callable[[LogHeader], EventLog | None]
 
+_ROUNDS = 100
+"""Of regular snapshots, after which nothing comes of another one."""
 _MAX_QUEUED = 10_000_000
 """A simulation is not to end in rejections."""
 
@@ -108,6 +110,9 @@ class World:
         open_log: OpenLog = _no_log,
     ) -> None:
         self.loop = EventLoop()
+        network = spec.network
+        every_s = max(network.snapshot_every_s or 0.0, network.progress_every_s or 0.0)
+        self._patience_s = _ROUNDS * every_s + 1.0
         self._logs: list[EventLog] = []
         fleet = spec.fleet
         core = CoordinatorCore(
@@ -181,7 +186,8 @@ class World:
         runner = self.coordinator.runner
         runner.schedule(sorted(plans, key=lambda plan: (plan.arrival_s, plan.job_id)))
         try:
-            self.loop.run(limit_s)
+            if plans:  # it stops with the last job that ends
+                self.loop.run(limit_s, self._patience_s)
         finally:
             for log in self._logs:
                 log.close()

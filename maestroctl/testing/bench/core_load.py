@@ -4,7 +4,7 @@ The fleet: 1,000 engines, four to a node, each model awake on twenty of them, al
 queue is kept at its depth: for every stage that ends one of the same model arrives, of the same job
 or of a new one, so that fleets of every depth are equally busy. Among them come first bytes,
 predictions, snapshots (one per node and second), cancelled and refused stages, timers, and now and
-then a node that is lost and returns.
+then a node that is lost and returns. A tenth of the stages leave the choice among four models.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ STEP_S = 0.00125
 SNAPSHOT_EVERY = 3
 CANCEL_EVERY, REFUSE_EVERY, LOSE_EVERY = 50, 100, 5000
 STAGES_PER_JOB = 3
+GROUP_SHARE, GROUP = 0.1, 4
+"""Part of the stages that leave the choice among so many models, where there are as many."""
 DEADLINES_S = (60.0, 120.0, 300.0, 600.0, None)
 
 
@@ -108,7 +110,8 @@ class CoreLoad:
             yield from self._one_ends(refused=turn % REFUSE_EVERY == 0)
             arrival = self._arrival(self._ended)
             yield arrival
-            yield PredictionArrived(arrival.stage.stage_id, self._prediction())
+            prediction = self._prediction(arrival.stage.candidates)
+            yield PredictionArrived(arrival.stage.stage_id, prediction)
             if turn % SNAPSHOT_EVERY == 0:
                 yield self._snapshot(nodes[turn // SNAPSHOT_EVERY % len(nodes)])
             if turn % CANCEL_EVERY == 0:
@@ -176,14 +179,14 @@ class CoreLoad:
         self._job = (job, stages + 1)
         stage = self._describe(number, job, model)
         self._queued.append((stage.stage_id, model))
-        return StageArrived(stage, self._prediction())
+        return StageArrived(stage, self._prediction(stage.candidates))
 
     def _describe(self, number: int, job: str, model: ModelName) -> StageDescriptor:
         chance = self._random.random
         stage = make_stage(
             f"s{number:08}",
             job,
-            (model,),
+            self._candidates(model),
             self.now_s,
             prompt_tokens=int(100 + 2000 * chance()),
             external=chance() < 0.3,
@@ -193,9 +196,24 @@ class CoreLoad:
         after_s = DEADLINES_S[int(len(DEADLINES_S) * chance())]
         return stage if after_s is None else replace(stage, deadline_s=self.now_s + after_s)
 
-    def _prediction(self) -> Prediction:
+    def _candidates(self, model: ModelName) -> tuple[ModelName, ...]:
+        """The model, or a group that begins with it."""
+        if len(self.models) < GROUP or self._random.random() >= GROUP_SHARE:
+            return (model,)
+        first = self.models.index(model)
+        return tuple(self.models[(first + k) % len(self.models)] for k in range(GROUP))
+
+    def _prediction(self, candidates: tuple[ModelName, ...]) -> Prediction:
         tokens = 20 + 400 * self._random.random()
-        return Prediction(tokens, 2 * tokens, source="model")
+        if len(candidates) == 1:
+            return Prediction(tokens, 2 * tokens, source="model")
+        return Prediction(
+            tokens,
+            2 * tokens,
+            total_tokens={model: tokens * (1 + self._random.random()) for model in candidates},
+            confidence={model: self._random.random() for model in candidates},
+            source="model",
+        )
 
     def _due_timers(self) -> Iterator[CoordinatorEvent]:
         while self._timers and self._timers[0][0] <= self.now_s:

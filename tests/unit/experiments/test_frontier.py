@@ -19,7 +19,7 @@ from maestroctl.experiments.frontier_fleet import (
 )
 from maestroctl.experiments.frontier_runs import Cell, judge, play
 from maestroctl.experiments.frontier_systems import System, systems
-from maestroctl.experiments.harness import Runner, Scale
+from maestroctl.experiments.harness import Runner, Scale, estimate
 from maestroctl.sim.outcomes import make_answered
 from maestroctl.sim.workload import JobSource
 
@@ -102,9 +102,9 @@ def rows(points: dict[str, tuple[str, float, float]]) -> list[dict[str, object]]
     return [
         {
             "tasks": "t", "pool": "p", "rate": 8.0, "system": name, "group": group,
-            "latency_s": latency, "quality_pct": quality,
+            "latency_s": estimate([latency, *more]), "quality_pct": estimate([quality, *more]),
         }
-        for name, (group, latency, quality) in points.items()
+        for name, (group, latency, quality, *more) in points.items()
     ]  # fmt: skip
 
 

@@ -79,7 +79,13 @@ def test_table_v_is_reproduced_within_two_percent() -> None:
     assert experiment.headline["largest_row_difference"] < 0.02
     assert experiment.headline["overcommit"] == pytest.approx(3.05, abs=0.01)
     assert experiment.headline["reservation_saved"] == pytest.approx(0.672, abs=0.001)
-    assert experiment.headline["tokens_ratio"] >= 2.0
+
+
+def test_what_sharing_pages_admits_is_told_apart_from_what_sleeping_does() -> None:
+    told = overcommit.run(TINY, JobSource(), Runner(_quiet)).headline
+    pages, asleep = (told[f"tokens_ratio_{case}_by_busy"] for case in ("same_awake", "idle_asleep"))
+    assert told["tokens_ratio"] == pages["4"] == asleep["4"]
+    assert all(1.0 < pages[n].mean < asleep[n].mean for n in ("1", "2", "3"))
 
 
 def test_an_unknown_experiment_names_the_nearest() -> None:

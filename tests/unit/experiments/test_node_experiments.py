@@ -19,7 +19,15 @@ def test_sharing_one_card_costs_little_and_restarting_much():
 
 
 def test_pressure_costs_least_under_algorithm_2():
-    disruption = degradation.run(SMALL, JobSource(()), Runner(quiet)).headline["disruption_s"]
+    headline = degradation.run(SMALL, JobSource(()), Runner(quiet)).headline
+    disruption = headline["disruption_s"]["mild"]
     ours = disruption["maestroctl"].mean
     assert ours < disruption["evict_all"].mean
     assert ours < disruption["abort_first"].mean
+
+
+def test_deep_pressure_reaches_busy_engines():
+    rows = degradation.run(Scale(jobs=80, warmup=0), JobSource(()), Runner(quiet)).rows
+    ours = {row["pressure"]: row for row in rows if row["policy"] == "maestroctl"}
+    assert ours["mild"]["suspends"].mean == ours["mild"]["sent_back"].mean == 0
+    assert ours["deep"]["suspends"].mean > 0

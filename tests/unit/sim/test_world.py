@@ -111,6 +111,19 @@ def test_a_stage_that_no_node_can_serve_is_an_error_and_no_endless_run() -> None
     assert result.jobs[0].status.value == "failed"
 
 
+def test_without_jobs_nothing_is_played() -> None:
+    world = make_world(network=NetworkSpec(snapshot_every_s=1.0))
+    result = world.run([])
+    assert (result.jobs, result.end_s, result.num_events) == ([], 0.0, 0)
+
+
+def test_regular_snapshots_do_not_hide_a_job_that_waits_for_ever() -> None:
+    world = make_world(network=NetworkSpec(snapshot_every_s=1.0, progress_every_s=1.0))
+    world.coordinator.runner.num_open += 1  # a job that nothing will ever end
+    with pytest.raises(InvariantViolation, match="1 jobs wait for ever"):
+        world.run([one_call(0, 1.0, 5)])
+
+
 def test_a_conversation_that_goes_on_prefills_only_what_is_new() -> None:
     cost = IterationCost(0.0, 0.0, 0.0, 0.001)
     calls = [
