@@ -1,8 +1,8 @@
 """StageInput to row: the one code path of training and serving.
 
-Recorded jobs sent as requests give the rows of their traces (``test_train_serve_parity``), two
-columns apart: no request states a topology, which the traces have as `reasoning`, and no trace a
-depth. The simulator makes no row: it is handed predictions with a measured error.
+Recorded jobs sent as requests give the rows of their traces (``test_train_serve_parity``), the
+depth apart, which no trace states. The simulator makes no row: it is handed predictions with a
+measured error.
 
 A row has three parts: numbers (`NUMBER_NAMES`), categories (`CATEGORY_NAMES`, coded by a
 vocabulary that training fixed; NaN = never seen), and pooled text vectors of four parts of the

@@ -124,8 +124,8 @@ def job_from_rows(rows: list[dict[str, Any]]) -> TraceJob:
 def stage_from_row(row: dict[str, Any]) -> tuple[StageDescriptor, StageText]:
     """Descriptor and text of one trace row; reads no label field.
 
-    The trace's ``phase`` is a declared step, its ``topology`` says how the agent is made to
-    reason, and both are fixed by the workflow before the call.
+    The trace's ``phase`` is a declared step, fixed by the workflow before the call. Its
+    ``topology`` is not read: no request states one.
     """
     text = StageText(row.get("system_text") or "", row.get("prompt_tail") or "")
     logged = row.get("prompt_tokens")
@@ -144,7 +144,6 @@ def stage_from_row(row: dict[str, Any]) -> tuple[StageDescriptor, StageText]:
         position=row["stage_index"],
         invocation_index=row.get("invocation_index") or 0,
         tools_available=tools,
-        reasoning=row.get("topology") or "",
     )
     return descriptor, text
 

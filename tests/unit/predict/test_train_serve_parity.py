@@ -42,7 +42,6 @@ from tests.unit.live.workflow.fake_host import MODEL, FakeHost, Say
 from tests.unit.predict.recorded_requests import Row, messages_of, recorded_jobs, request_of
 
 NEVER_SERVED = {
-    "reasoning": "the recorded topology, which no request states: an unknown value when serving",
     "depth": "0 in every trace: a constant column, which no tree reads",
 }
 
@@ -107,7 +106,6 @@ def assert_same_rows(model: PredictorModel, rows: list[Row], live: list[StageInp
     }
     assert different == {}
     assert not wanted[:, names.index("depth")].any()
-    assert np.isnan(served[:, names.index("reasoning")]).all()
 
 
 @pytest.mark.parametrize("rows", recorded_jobs(), ids=lambda rows: rows[0]["source"])
