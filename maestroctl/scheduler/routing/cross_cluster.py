@@ -106,7 +106,7 @@ class CrossCluster(RoutingPolicy):
         decision = self._route(stage, num_ahead, fleet, now_s)
         if decision.place is not None:
             return decision
-        place = self._find_worth_starting(stage, waited_s, fleet, now_s)
+        place = self._find_worth_starting(stage, num_ahead, waited_s, fleet, now_s)
         if place is None:
             return decision
         return RouteDecision(
@@ -114,17 +114,18 @@ class CrossCluster(RoutingPolicy):
         )
 
     def _find_worth_starting(
-        self, stage: StageState, waited_s: float, fleet: FleetState, now_s: float
+        self, stage: StageState, num_ahead: int, waited_s: float, fleet: FleetState, now_s: float
     ) -> Place | None:
         """A place that sleeps, costs nobody anything, and would be up by now had it been started
-        when the queue began: rent or buy. One at a time."""
+        when the queue began: rent or buy. As many at a time as those who wait would fill."""
         for model in stage.models:
             index = fleet.index(model)
-            if index.coming:
-                continue
             for place in islice(self._passing(index.asleep, stage, fleet, now_s, {}), MAX_OTHERS):
                 is_free = place.disruption_s == 0.0 and place.failure is None
-                if is_free and place.ready_in_s <= waited_s and _is_open(place, stage):
+                is_due = place.ready_in_s <= waited_s and _is_open(place, stage)
+                if len(index.coming) * place.slots > num_ahead:
+                    break
+                if is_free and is_due and not place.in_flight:
                     return place
         return None
 

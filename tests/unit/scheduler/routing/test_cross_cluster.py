@@ -179,18 +179,19 @@ def test_the_back_of_a_long_queue_starts_another_engine_and_the_front_waits() ->
 
 
 @pytest.mark.parametrize("routing", ["maestro", "maestroctl"])
-def test_a_queue_that_stood_as_long_as_a_start_takes_is_worth_one_at_a_time(routing: str) -> None:
+def test_a_queue_that_stood_as_long_as_a_start_takes_is_worth_one(routing: str) -> None:
     fleet = fleet_of(node("n1", slots=3), node("n2", None), node("n3", None))
     fill(fleet, "n1", 2.0, 2.0, 2.0)
     policy, start_s = ROUTINGS[routing](POLICY), make_profile().cold_start_s
 
-    def place_after(waited_s: float) -> Place | None:
-        return policy.route_behind(stage_of(), 2, waited_s, fleet, 0.0).place
+    def place_after(waited_s: float, num_ahead: int = 2) -> Place | None:
+        return policy.route_behind(stage_of(), num_ahead, waited_s, fleet, 0.0).place
 
     assert place_after(start_s - 1.0) is None
     assert place_after(start_s) is place_of(fleet, "n2")
     fleet.reserve(place_of(fleet, "n2"), 9, 10)
-    assert place_after(10 * start_s) is None, "n2 is coming up"
+    assert place_after(10 * start_s) is None, "n2 is coming up, and takes them all"
+    assert place_after(start_s, 9) is place_of(fleet, "n3"), "they would fill both"
     fleet.apply(node("n2", AWAKE, slots=1), 0.0, 0.0)
     assert place_after(start_s) is place_of(fleet, "n3")
 

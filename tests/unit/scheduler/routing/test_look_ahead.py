@@ -45,6 +45,7 @@ def make_stage(job: str, step: str, place, tokens: float = 100.0, progress=None)
         job_id=job,
         workflow="w",
         step=step,
+        place=step,
         role="r",
         invocation_index=0,
         external=progress is None,
