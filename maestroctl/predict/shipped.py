@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from maestroctl.predict.model import PredictorModel
 
 SHIPPED_PATH = Path(__file__).parent / "data" / "default.mpred"
-SHIPPED_DIGEST = "28eb9b6ab27c74ab4104229efed00d94ab9a934e98b0d7f544eb5c8609773eef"
+SHIPPED_DIGEST = "f44c1ba3d5be3943f7be2f887fdcea2068a08a78a2ef4d38929e15da9b9f9e76"
 MAX_SHIPPED_BYTES = 5_000_000
 
 
