@@ -13,9 +13,9 @@ rest is here. Steps 2 to 4: `placement_score`, over `place_index`. Steps 5 and 6
 
 A full engine that is awake competes with one that is asleep: waiting 2 s beats a start of 30 s.
 The choice is the head of the queue's; a stage further back waits longer for the same engine, so
-`route_behind` weighs the same places with the stages before it (see decision 10). A queue that has
-stood for as long as a start takes is worth one, whoever is first in it: every stage in turn may be
-right to wait, and the fleet would still be too small for what keeps coming.
+`route_behind` asks whether those who wait are worth another engine: it weighs the same places with
+what the jobs ahead will take. A queue that has stood for as long as a start takes is worth one, too
+(decisions 10 and 27).
 
 A place whose node could only make room by ending work has no price. It comes last, and is asked
 only when nothing else is there: the node makes such a stage wait for its neighbours and then lets
@@ -102,32 +102,29 @@ class CrossCluster(RoutingPolicy):
         fleet: FleetState,
         now_s: float,
     ) -> RouteDecision:
-        """The same for a stage that has others before it, which wait by their own choice."""
-        decision = self._route(stage, num_ahead, fleet, now_s)
-        if decision.place is not None:
-            return decision
-        place = self._find_worth_starting(stage, num_ahead, waited_s, fleet, now_s)
-        if place is None:
-            return decision
-        return RouteDecision(
-            place, f"its class has queued for {waited_s:.0f} s, longer than a start"
-        )
+        """Whether an engine should come up for those who wait by their own choice, and where.
 
-    def _find_worth_starting(
-        self, stage: StageState, num_ahead: int, waited_s: float, fleet: FleetState, now_s: float
-    ) -> Place | None:
-        """A place that sleeps, costs nobody anything, and would be up by now had it been started
-        when the queue began: rent or buy. As many at a time as those who wait would fill."""
+        Awake places are not for a stage of the back half: what is in one of them takes its next
+        slot, before those ahead. A place that comes up gets one stage; the first in the queue fill
+        it once it is awake.
+        """
+        decision = self._route(stage, num_ahead, fleet, now_s)
+        place = decision.place
+        if place is not None and _is_worth_starting(place, num_ahead, fleet):
+            return decision
         for model in stage.models:
-            index = fleet.index(model)
-            for place in islice(self._passing(index.asleep, stage, fleet, now_s, {}), MAX_OTHERS):
-                is_free = place.disruption_s == 0.0 and place.failure is None
-                is_due = place.ready_in_s <= waited_s and _is_open(place, stage)
-                if len(index.coming) * place.slots > num_ahead:
-                    break
-                if is_free and is_due and not place.in_flight:
-                    return place
-        return None
+            asleep = self._passing(fleet.index(model).asleep, stage, fleet, now_s, {})
+            for place in islice(asleep, MAX_OTHERS):
+                # Rent or buy: it would be up by now had it been started when the queue began.
+                is_due = place.disruption_s == 0.0 and place.ready_in_s <= waited_s
+                if (
+                    is_due
+                    and _is_open(place, stage)
+                    and _is_worth_starting(place, num_ahead, fleet)
+                ):
+                    reason = f"others have queued for {waited_s:.0f} s, longer than a start"
+                    return RouteDecision(place, reason)
+        return decision._replace(place=None)
 
     def _route(
         self, stage: StageState, num_ahead: int, fleet: FleetState, now_s: float
@@ -259,7 +256,7 @@ class CrossCluster(RoutingPolicy):
             # Closed to it: T_q is until enough of the others have left.
             free_s = place.predict_free_s(max(0, place.capacity - place.slots + place.reserved))
             terms = terms._replace(queue_s=estimate_queue_s(free_s, now_s), activation_s=0.0)
-        if need.num_ahead and not is_open:
+        if need.num_ahead and (place.readiness == 1.0 or not is_open):
             terms = terms._replace(queue_s=terms.queue_s + queue_ahead_s(place, need, fleet))
         return Rated(score_place(terms, self._weights), place, terms, is_open)
 
@@ -297,6 +294,13 @@ def _is_open(place: Place, stage: StageState) -> bool:
     return not (place.is_closed_to_batch and stage.stage.service_class is ServiceClass.BATCH)
 
 
+def _is_worth_starting(place: Place, num_ahead: int, fleet: FleetState) -> bool:
+    """It is neither awake nor coming up, and those who wait would fill what comes up already."""
+    if place.readiness == 1.0 or place.in_flight or place.failure is not None:
+        return False
+    return len(fleet.index(place.model).coming) * place.slots <= num_ahead
+
+
 def stage_need(
     stage: StageState, num_ahead: int = 0, booked_quantile: OutputQuantile | None = None
 ) -> StageNeed:
@@ -311,17 +315,22 @@ def stage_need(
     booked = prompt + round(clamp_to_request(descriptor, booked_output))
     homes = stage.job.homes
     home, cached = (None, 0) if homes is None else homes.get(descriptor.role, (None, 0))
-    return StageNeed(prompt, output, booked, home, min(cached, prompt), num_ahead)
+    total = max([output, *predicted.total_tokens.values()])
+    return StageNeed(prompt, output, booked, home, min(cached, prompt), num_ahead, total)
 
 
 def queue_ahead_s(place: Place, need: StageNeed, fleet: FleetState) -> float:
-    """Seconds until the stages ahead have begun, on all engines of the model that are awake."""
+    """Seconds that the jobs of the stages ahead take from the awake engines of the model.
+
+    Of the jobs, not of the stages alone: each comes back for its next stage, and what the fleet is
+    too small for is all of that. They are taken to be like the job of this stage.
+    """
     profile = place.profile
     if profile is None:
         return 0.0
     cost = profile.iteration
     run_s = cost.c0_s + cost.cp_s * need.prompt_tokens
-    run_s += need.output_tokens * (cost.c0_s + cost.c1_s * profile.max_batch)
+    run_s += need.total_tokens * (cost.c0_s + cost.c1_s * profile.max_batch)
     queueing = fleet.index(place.model).queueing
     shown = [entry[3].capacity for entry in islice(queueing, MAX_BUSY)]
     serving = sum(shown) * len(queueing) / max(1, len(shown))

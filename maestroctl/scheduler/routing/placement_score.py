@@ -51,6 +51,8 @@ class StageNeed(NamedTuple):
         home: name of the place where the job's last stage of this role ran; None = it is the first.
         cached_tokens: of the prompt, expected in the prefix cache at home.
         num_ahead: stages that wait for the same places and go before it.
+        total_tokens: predicted output of this and all later stages of the job; at least
+            `output_tokens`.
     """
 
     prompt_tokens: int
@@ -59,6 +61,7 @@ class StageNeed(NamedTuple):
     home: str | None = None
     cached_tokens: int = 0
     num_ahead: int = 0
+    total_tokens: float = 0.0
 
 
 class Terms(NamedTuple):
