@@ -196,6 +196,31 @@ def test_a_queue_that_stood_as_long_as_a_start_takes_is_worth_one(routing: str) 
     assert place_after(start_s) is place_of(fleet, "n3")
 
 
+@pytest.mark.parametrize("num_ahead", [1, 9, 200])
+def test_a_stage_of_the_back_half_takes_no_slot_of_an_awake_engine(num_ahead: int) -> None:
+    fleet = fleet_of(node("n1", slots=3), node("n2", slots=3))
+    fill(fleet, "n1", 5.0, 5.0)
+    fill(fleet, "n2", 1.0, 1.0, 1.0)
+    policy = ROUTINGS["maestroctl"](POLICY)
+    decision = policy.route(stage_of(), fleet, 0.0)
+    assert decision.reason == "waiting for m@n2 beats what is free", "n1 has the slot beyond"
+    assert policy.route_behind(stage_of(), num_ahead, 1e6, fleet, 0.0).place is None
+
+
+def test_a_queue_costs_what_its_jobs_will_take() -> None:
+    fleet = fleet_of(node("n1", slots=3), node("n2", None))
+    fill(fleet, "n1", 2.0, 2.0, 2.0)
+    policy = ROUTINGS["maestroctl"](POLICY)
+
+    def place_for(total_tokens: float) -> Place | None:
+        stage = stage_of()
+        stage.prediction = replace(stage.prediction, total_tokens={M: total_tokens})
+        return policy.route_behind(stage, 2, 0.0, fleet, 0.0).place
+
+    assert place_for(0.0) is None, "two stages are over before n2 is up"
+    assert place_for(5000.0) is place_of(fleet, "n2"), "their jobs come back"
+
+
 def test_no_place_is_started_for_a_queue_where_somebody_would_have_to_give_way() -> None:
     fleet = fleet_of(node("n1", slots=3), node("n2", None, free_bytes=0, curve=CURVE))
     fill(fleet, "n1", 2.0, 2.0, 2.0)
