@@ -84,6 +84,7 @@ class SoakHost(FakeNodeHost):
     seen: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         managed = [e for e in self.core._state.engines.values() if e.abilities.managed]
         self.truth = MemoryTruth(
             {engine.engine_id: engine.need_profile() for engine in managed},
