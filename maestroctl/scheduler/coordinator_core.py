@@ -266,12 +266,13 @@ class CoordinatorCore:
             return
         changed = fleet.apply(snapshot, event.rtt_s, now_s)
         places = fleet.nodes[snapshot.node].places
-        self._reserves.places_changed(places.values())
         self._dispatcher.node_spoke(places.values(), out)
         if changed:
+            self._reserves.places_replaced()
             self._waiting.rehome(now_s, out)
             self._dispatcher.pump_all(now_s, out)
         else:
+            self._reserves.places_changed(places.values())
             self._dispatcher.pump_models(places, now_s, out)
 
     def _node_lost(self, event: NodeLost, now_s: float, out: Out) -> None:
@@ -279,7 +280,6 @@ class CoordinatorCore:
             self._tables.counters.stale += 1
             return
         self._stages.node_lost(event.node, event.reason, now_s, out)
-        self._reserves.places_lost()
 
     def _timer_fired(self, event: TimerFired, now_s: float, out: Out) -> None:
         action = self._timers.take(event.timer_id)

@@ -55,6 +55,9 @@ MAX_LAPSES = 64
 """Stages that are found late in one event: when thousands are at once, the rest waits for the next
 events, and one of them may be sent in its old turn meanwhile."""
 
+Heads = list[tuple[Entry, QueueClass]]
+"""Heap of the first of each class, as it counts in its turn."""
+
 
 class Dispatcher:
     """Chooses places and keeps the reservations."""
@@ -172,25 +175,28 @@ class Dispatcher:
         Dispatching only closes places, so a class whose head has none is done with.
         """
         tables = self._tables
-        if self._ordering.can_lapse:
-            classes = self._lapse(classes, now_s)
         aged_before_s = now_s - self._max_wait_s
-        heads: list[tuple[Entry, QueueClass]] = []
+        heads: Heads = []
         for queue_class in classes:
             entry = queue_class.first(aged_before_s)
             if entry is not None:
                 heads.append((self._turn(entry), queue_class))
         heapify(heads)
         last_seq = tables.seq + MAX_SENDS
+        lapses_left = MAX_LAPSES if self._ordering.can_lapse else 0
         while heads:
             if tables.seq >= last_seq:
                 self._pump_later([queue_class for _, queue_class in heads], now_s, out)
                 return
             entry, queue_class = heads[0]
             stage = entry[4]
+            if lapses_left and stage.rank == 1 and self._lapse(stage, heads, now_s):
+                lapses_left -= 1
+                continue
             decision = self._routing.route(stage, tables.fleet, now_s)
             if decision.place is None:
                 if decision.wait_s is not None and self._send_back(queue_class, now_s, out):
+                    self._go_on_with(heads, aged_before_s)  # it may have been the first itself
                     continue
                 self._note_kept(stage, decision, now_s, out)
                 self.heed_wait(stage, decision, now_s, out)
@@ -199,11 +205,16 @@ class Dispatcher:
             self._count_share(stage, heads)
             tables.queue.remove(stage)
             self._dispatch(stage, decision.place, decision, now_s, out)
-            following = queue_class.first(aged_before_s)
-            if following is None:
-                heappop(heads)
-            else:
-                heapreplace(heads, (following, queue_class))
+            self._go_on_with(heads, aged_before_s)
+
+    def _go_on_with(self, heads: Heads, aged_before_s: float) -> None:
+        """Another is the first of the class whose turn it was."""
+        queue_class = heads[0][1]
+        following = queue_class.first(aged_before_s)
+        if following is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (self._turn(following), queue_class))
 
     def _pump_later(self, classes: list[QueueClass], now_s: float, out: Out) -> None:
         """Enough for one event: go on with these classes in the next."""
@@ -242,27 +253,20 @@ class Dispatcher:
         self._dispatch(stage, decision.place, decision, now_s, out)
         return True
 
-    def _lapse(self, classes: list[QueueClass], now_s: float) -> list[QueueClass]:
-        """Move stages that are late by now behind the others; the classes, with theirs."""
-        queue = self._tables.queue
-        found = {queue_class.key: queue_class for queue_class in classes}
-        left, aged_before_s = MAX_LAPSES, now_s - self._max_wait_s
-        for queue_class in classes:
-            entry = queue_class.first(aged_before_s)
-            while entry is not None and entry[4].rank == 1 and left:
-                stage = entry[4]
-                key = self._ordering.late_key(stage, now_s)
-                if key is None:
-                    break
-                left -= 1
-                queue.remove(stage)
-                stage.rank, stage.key = LATE_RANK, key
-                late = queue.push(stage, now_s)
-                late.opened_s = min(late.opened_s, queue_class.opened_s)
-                late.homeless_since_s = queue_class.homeless_since_s
-                found[late.key] = late
-                entry = queue_class.first(aged_before_s)
-        return list(found.values())
+    def _lapse(self, stage: StageState, heads: Heads, now_s: float) -> bool:
+        """Its turn has come: move it behind the others if it is late by now."""
+        key = self._ordering.late_key(stage, now_s)
+        if key is None:
+            return False
+        late = self._tables.queue.rekey(stage, LATE_RANK, key, now_s)
+        aged_before_s = now_s - self._max_wait_s
+        self._go_on_with(heads, aged_before_s)
+        heads[:] = [head for head in heads if head[1] is not late]
+        first = late.first(aged_before_s)
+        assert first is not None
+        heads.append((self._turn(first), late))
+        heapify(heads)
+        return True
 
     def _turn(self, entry: Entry) -> Entry:
         """The entry as it counts now: a late stage goes first when its share is due."""
@@ -270,7 +274,7 @@ class Dispatcher:
             return (entry[0] - LATE_RANK + AGED_RANK, *entry[1:])
         return entry
 
-    def _count_share(self, stage: StageState, heads: list[tuple[Entry, QueueClass]]) -> None:
+    def _count_share(self, stage: StageState, heads: Heads) -> None:
         """`stage` is dispatched: what the late ones that wait are owed for it.
 
         Nothing is saved up while none waits, and at most one dispatch is owed.

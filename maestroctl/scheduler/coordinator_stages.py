@@ -136,16 +136,10 @@ class StageFlow:
         rank = stage.rank if key is not None else min(stage.rank, 1)
         if key is None:
             key = self._ordering.key(stage.as_chosen, stage.job, stage.prediction, now_s)
-        queue = self._tables.queue
-        if stage.status is not StageStatus.QUEUED:
-            stage.rank, stage.key = rank, key
-        elif rank == stage.rank:
-            stage.key = key
-            queue.rekey(stage)
+        if stage.status is StageStatus.QUEUED:
+            self._tables.queue.rekey(stage, rank, key, now_s)
         else:
-            queue.remove(stage)
             stage.rank, stage.key = rank, key
-            queue.push(stage, now_s)
 
     def started(self, event: StageStarted, now_s: float) -> None:
         """The first byte came."""
@@ -240,6 +234,7 @@ class StageFlow:
         tables.on_node.pop(node_name, None)
         self._dispatcher.forget_node(tables.fleet.nodes[node_name].places.values(), out)
         tables.fleet.lose(node_name)
+        self._reserves.places_replaced()
         why = f"node {node_name} was lost: {reason}"
         for stage, place in zip(stages, places, strict=True):
             if stage.status is StageStatus.STARTED:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 
 from maestroctl.domain.fleet import FleetSpec
-from maestroctl.domain.ids import StageId
+from maestroctl.domain.ids import ModelName, NodeName, StageId
 from maestroctl.domain.outcome import Outcome
 from maestroctl.scheduler.coordinator_dispatch import Dispatcher
 from maestroctl.scheduler.coordinator_records import record_model, record_order, record_refusal
@@ -95,6 +95,8 @@ class WaitingRoom:
 
         def pause_over(at_s: float, later: Out) -> None:
             del self._tables.parked[stage.stage_id]
+            if self._is_stranded(stage.models, stage.excluded):
+                self.set_models(stage, at_s, later)
             self.enqueue(stage, at_s, later)
             self._dispatcher.pump_models(stage.models, at_s, later)
 
@@ -127,13 +129,19 @@ class WaitingRoom:
         """Which models can be served has changed: choose again for stages that lost theirs."""
         queue = self._tables.queue
         for queue_class in list(queue.classes().values()):
-            excluded = queue_class.key[1]
-            usable = self._tables.fleet.usable(queue_class.models, excluded)
-            if queue_class.is_flexible and all(place.failure is not None for place in usable):
+            is_stranded = self._is_stranded(queue_class.models, queue_class.key[1])
+            if queue_class.is_flexible and is_stranded:
                 for stage in queue_class.stages():
                     self._rechoose(stage, now_s, out)
             if queue_class.num_live:
                 self._settle(queue_class, now_s, out)
+
+    def _is_stranded(
+        self, models: tuple[ModelName, ...], excluded: tuple[tuple[NodeName, ModelName], ...]
+    ) -> bool:
+        """Nothing that could serve the models is there and has not failed."""
+        usable = self._tables.fleet.usable(models, excluded)
+        return all(place.failure is not None for place in usable)
 
     def _rechoose(self, stage: StageState, now_s: float, out: Out) -> None:
         decision = self._model_choice.choose(stage, self._tables.fleet, now_s)

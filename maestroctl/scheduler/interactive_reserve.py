@@ -44,7 +44,7 @@ _STEADY = 0.02
 """R is left alone while it would change by this part of itself at most."""
 
 _Shape = tuple[bool, int, int]
-"""Awake, slots, capacity of a place."""
+"""Awake and taking stages, slots, capacity of a place."""
 
 
 class _Load:
@@ -81,7 +81,7 @@ class InteractiveReserves:
         """A stage became ready; it counts for its first candidate model.
 
         Returns:
-            Whether slots of that model have been opened to batch stages.
+            Whether slots of that model may have been opened to batch stages.
         """
         if not self._enabled or stage.service_class is not ServiceClass.INTERACTIVE:
             return False
@@ -108,14 +108,14 @@ class InteractiveReserves:
         self._settle(model, load, now_s)
 
     def places_changed(self, places: Iterable[Place]) -> None:
-        """A snapshot came: these may be new, awake by now, or have other slots."""
+        """A snapshot came: these may be awake by now, or have other slots."""
         for place in places:
             load = self._loads.get(place.model)
             if load is not None and load.shapes.get(place.node.name) != _shape_of(place):
                 self._spread(place.model, load)
 
-    def places_lost(self) -> None:
-        """A node is gone: what it kept is kept by others."""
+    def places_replaced(self) -> None:
+        """Places have come or gone, or nodes turn stages away: what some kept others keep now."""
         for model, load in self._loads.items():
             self._spread(model, load)
 
@@ -131,7 +131,7 @@ class InteractiveReserves:
         return load
 
     def _settle(self, model: ModelName, load: _Load, now_s: float) -> bool:
-        """Bring R up to date; whether it fell."""
+        """Bring R up to date; whether it is kept anew, on the places that are nearest by now."""
         rate, kept = load.rate(now_s), 0
         if load.served_n and rate >= _LEAST_RATE:
             at_once = rate * load.served_s / load.served_n
@@ -141,7 +141,7 @@ class InteractiveReserves:
             return False
         load.kept = kept
         self._spread(model, load)
-        return kept < before
+        return True
 
     def _spread(self, model: ModelName, load: _Load) -> None:
         """Fill one awake place after the other, the nearest first."""
@@ -149,12 +149,16 @@ class InteractiveReserves:
         places = self._fleet.places(model).values()
         load.shapes = {place.node.name: _shape_of(place) for place in places}
         for place in sorted(places, key=lambda place: (place.node.rtt_s, place.name)):
-            kept = min(left, place.capacity - 1) if place.readiness == 1.0 else 0
+            kept = min(left, place.capacity - 1) if _serves(place) else 0
             left -= kept
             # What a place takes beyond what it serves at once is no slot to be kept.
             beyond = max(0, place.slots - place.capacity)
             self._fleet.keep_slots(place, min(kept + beyond, place.slots - 1) if kept else 0)
 
 
+def _serves(place: Place) -> bool:
+    return place.readiness == 1.0 and place.is_usable
+
+
 def _shape_of(place: Place) -> _Shape:
-    return (place.readiness == 1.0, place.slots, place.capacity)
+    return (_serves(place), place.slots, place.capacity)

@@ -145,14 +145,25 @@ class StageQueue:
         self.num_queued += 1
         return queue_class
 
-    def rekey(self, stage: StageState) -> None:
-        """The stage's key has changed: it takes the place that it has by the new one."""
+    def rekey(self, stage: StageState, rank: int, key: float, now_s: float) -> QueueClass:
+        """Give the stage the place that it has by this rank and key; in which class that is.
+
+        Where that is another class, which can go to the same places, it has waited as long.
+        """
         assert stage.queue_key is not None
-        queue_class = self._classes[stage.queue_key]
-        self._num_entries += 1
-        stage.entry = self._num_entries
-        queue_class.strike()
-        queue_class.push((stage.rank, stage.key, stage.stage_id, stage.entry, stage))
+        before = self._classes[stage.queue_key]
+        stage.rank, stage.key = rank, key
+        if stage.class_key() == before.key:
+            self._num_entries += 1
+            stage.entry = self._num_entries
+            before.strike()
+            before.push((rank, key, stage.stage_id, stage.entry, stage))
+            return before
+        self.remove(stage)
+        after = self.push(stage, now_s)
+        after.opened_s = min(after.opened_s, before.opened_s)
+        after.homeless_since_s = before.homeless_since_s
+        return after
 
     def remove(self, stage: StageState) -> None:
         """Take the stage out, wherever in its heap it is."""

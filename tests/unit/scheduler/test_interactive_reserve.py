@@ -50,7 +50,7 @@ def test_one_reserve_of_the_fleet_is_kept_on_as_few_places_as_hold_it() -> None:
     assert reserves.kept(M) == 14  # a = 10; each of four alone: 4 x ceil(2.5 + 1.6)
     assert _reserved(fleet) == [8, 8, 0, 0], "seven of eight, seven, and the ninth of both"
     fleet.lose(NodeName("n1"))
-    reserves.places_lost()
+    reserves.places_replaced()
     assert _reserved(fleet) == [8, 8, 0]
 
 
