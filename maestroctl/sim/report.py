@@ -77,7 +77,8 @@ def _figures(jobs: Sequence[JobRow], stages: Sequence[StageRow], end_s: float) -
         if job.status is JobStatus.FINISHED and job.finished_at is not None
     ]
     waits = [wait for row in stages if (wait := queue_delay_s(row)) is not None]
-    ttfts = [value for row in stages if (value := metrics.ttft_s(row)) is not None]
+    answered = [row for row in stages if metrics.ttft_s(row) is not None]
+    ttfts = [value for row in answered if (value := metrics.ttft_s(row)) is not None]
     tpots = [value for row in stages if (value := metrics.tpot_s(row)) is not None]
     return {
         "jobs": len(jobs),
@@ -88,6 +89,7 @@ def _figures(jobs: Sequence[JobRow], stages: Sequence[StageRow], end_s: float) -
         "queue_s": _spread(waits),
         "queue_s_per_job": _mean(list(queue_s_per_job(stages).values())),
         "ttft_s": _spread(ttfts),
+        "prompt_tokens": _mean([row.prompt_tokens or 0 for row in answered]),
         "tpot_s": _spread(tpots),
     }
 
