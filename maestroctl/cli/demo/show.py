@@ -30,8 +30,9 @@ from maestroctl.live.models.sources import PreparedModel, prepare_model
 
 _PREFIX = "maestroctl-demo-"
 _OWNER = "owner.pid"
-_LONGEST_DIR = 40
-"""Characters; the kernel allows 107 for a socket, of which the demo's own folders take 50."""
+_LONGEST_DIR = 19
+"""Characters; the kernel allows 107 for a socket, of which the demo's folders and the names of the
+sockets between an engine's processes take 88."""
 _STALE_S = 120.0
 """A folder whose demo was killed is removed after this; its daemon has ended by then."""
 

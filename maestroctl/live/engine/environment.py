@@ -13,7 +13,7 @@ from pathlib import Path
 
 from maestroctl.live.engine import vllm_cpu_worker
 from maestroctl.live.engine.base import EngineOrder
-from maestroctl.live.engine.identity import ipc_dir, safe_name
+from maestroctl.live.engine.identity import OWN_FOLDER, ipc_dir, safe_name
 from maestroctl.live.transport.unix_path import fits_socket
 
 EXTENSION_MODULE = "maestroctl_cpu_worker"
@@ -51,27 +51,29 @@ def log_path(order: EngineOrder) -> Path:
 
 
 def socket_path(order: EngineOrder) -> Path:
-    """Unix socket of an engine: under the state folder, or in a private temporary folder when
+    """Unix socket of an engine: under the state folder, or in a temporary folder of its own when
     that path, or one in the folder beside it, would be longer than the kernel allows."""
     path = order.state_dir / "run" / f"{safe_name(order.engine_id)}.sock"
     if fits_socket(ipc_dir(path) / _IPC_NAME):
         return path
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"maestroctl-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / f"{OWN_FOLDER}{os.getuid()}-{digest}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.is_symlink():
         raise PermissionError(f"{folder} belongs to somebody else")
     folder.chmod(0o700)
-    return folder / f"{digest}.sock"
+    return folder / "engine.sock"
 
 
-def make_ipc_dir(order: EngineOrder) -> Path:
+def make_ipc_dir(order: EngineOrder) -> Path | None:
     """Private folder for the sockets between the engine's own processes.
 
     vLLM puts them into the temporary folder of the machine and leaves them there. Here they go
-    with the engine (`identity.forget`).
+    with the engine (`identity.forget`). None where even a temporary folder has too long a path.
     """
     folder = ipc_dir(socket_path(order))
+    if not fits_socket(folder / _IPC_NAME):
+        return None
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 

@@ -7,6 +7,7 @@ moment exists in which an engine runs and nothing on disk says so. Found again b
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -18,6 +19,8 @@ from pathlib import Path
 from maestroctl.live.engine import procfs
 
 IDENTITY_SUFFIX = ".engine.json"
+OWN_FOLDER = "maestroctl-"
+"""How the name of a temporary folder begins that one engine alone has for its sockets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +79,6 @@ def safe_name(name: str) -> str:
     if plain == name and not name.startswith("."):
         return name
     # Slashes, spaces or other alphabets were replaced: a digest keeps "a/b" and "a_b" apart.
-    import hashlib
-
     return f"{plain[:40].lstrip('.')}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
 
 
@@ -116,8 +117,11 @@ def load_identities(state_dir: Path) -> list[EngineIdentity]:
 
 
 def ipc_dir(socket: Path) -> Path:
-    """Folder beside an engine's socket for those between its own processes, which it leaves."""
-    return socket.with_suffix(".ipc")
+    """Folder beside an engine's socket for those between its own processes, which it leaves.
+
+    Its name is short: theirs are long, and a path of a socket may not be.
+    """
+    return socket.parent / hashlib.sha256(os.fsencode(socket.name)).hexdigest()[:8]
 
 
 def forget(state_dir: Path, identity: EngineIdentity) -> None:
@@ -134,6 +138,9 @@ def forget(state_dir: Path, identity: EngineIdentity) -> None:
         socket = Path(identity.socket_path)
         socket.unlink(missing_ok=True)
         shutil.rmtree(ipc_dir(socket), ignore_errors=True)
+        if socket.parent.name.startswith(OWN_FOLDER):
+            with contextlib.suppress(OSError):
+                socket.parent.rmdir()
     path.unlink(missing_ok=True)
 
 

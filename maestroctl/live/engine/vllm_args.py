@@ -95,8 +95,9 @@ def build_vllm_env(order: EngineOrder, capabilities: Capabilities, ipc_name: str
         "HF_HUB_OFFLINE": "1",  # the weights are a folder by now
         "VLLM_HOST_IP": "127.0.0.1",  # its own ports stay on loopback
         "PYTHONUNBUFFERED": "1",
-        "VLLM_RPC_BASE_PATH": str(make_ipc_dir(order)),
     }
+    if (folder := make_ipc_dir(order)) is not None:
+        env["VLLM_RPC_BASE_PATH"] = str(folder)
     if order.engine.kind is EngineKind.VLLM:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(_cuda_indices(order.devices))
         if Capability.ELASTIC_KV in capabilities:
