@@ -84,7 +84,9 @@ def test_table_v_is_reproduced_within_two_percent() -> None:
 def test_what_sharing_pages_admits_is_told_apart_from_what_sleeping_does() -> None:
     told = overcommit.run(TINY, JobSource(), Runner(_quiet)).headline
     pages, asleep = (told[f"tokens_ratio_{case}_by_busy"] for case in ("same_awake", "idle_asleep"))
-    assert told["tokens_ratio"] == pages["4"] == asleep["4"]
+    assert pages["4"] == asleep["4"], "nobody is idle"
+    mean = sum(pages[n].mean for n in "1234") / 4
+    assert told["tokens_ratio"].mean == pytest.approx(mean)
     assert all(1.0 < pages[n].mean < asleep[n].mean for n in ("1", "2", "3"))
 
 
