@@ -37,9 +37,19 @@ def sweep_partials(path: Path) -> None:
     """Remove what processes that are gone left of artifacts they never moved to `path`."""
     for partial in path.parent.glob(f"{path.name}.*.part"):
         number = partial.name.split(".")[-2]
-        if not (number.isdigit() and Path(f"/proc/{number}").exists()):
+        if not _runs(number):
             with contextlib.suppress(OSError):
                 partial.unlink()
+
+
+def _runs(number: str) -> bool:
+    """Whether a process has this id and is not merely waiting to be reaped."""
+    try:
+        stat = Path(f"/proc/{number}/stat").read_text()
+    except OSError:
+        return False
+    # The command name is in brackets and may hold anything; the state follows the last one.
+    return stat[stat.rindex(")") + 2] not in "ZX"
 
 
 def read_facts(path: Path) -> ArtifactFacts:

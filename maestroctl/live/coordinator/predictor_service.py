@@ -12,6 +12,7 @@ from pathlib import Path
 
 from maestroctl.domain.fleet import PredictorSpec
 from maestroctl.errors import ConfigError, PredictorError
+from maestroctl.live.engine.procfs import read_stat
 from maestroctl.live.transport.unix_path import fits_socket
 from maestroctl.predict.artifact_facts import ArtifactFacts, read_facts
 from maestroctl.predict.client import PredictorClient, is_hung, swap_local
@@ -170,4 +171,5 @@ def _is_there(name: str) -> bool:
 def _is_alive(socket: Path) -> bool:
     """Whether the coordinator that the socket is named for may still run."""
     number = socket.stem.partition("-")[2]
-    return number.isdigit() and Path(f"/proc/{number}").exists() and int(number) != os.getpid()
+    stat = read_stat(int(number)) if number.isdigit() else None
+    return stat is not None and stat.is_running and stat.pid != os.getpid()

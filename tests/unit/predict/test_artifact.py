@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +21,7 @@ from maestroctl.predict.artifact import (
     read_about,
     save_artifact,
 )
+from maestroctl.predict.artifact_facts import sweep_partials
 from maestroctl.predict.model import PredictorModel
 from maestroctl.predict.semantic_router import fit_router
 from maestroctl.predict.traces import TraceJob
@@ -189,3 +193,17 @@ def test_about_names_sources_and_digest(saved: tuple[Path, str]) -> None:
     about = read_about(saved[0])
     assert about["digest"] == saved[1]
     assert about["about"]["sources"] == ["made_bank", "made_shop"]
+
+
+def test_what_a_process_left_is_swept_once_it_is_gone_or_waits_to_be_reaped(tmp_path: Path) -> None:
+    place = tmp_path / "a.mpred"
+    child = subprocess.Popen([sys.executable, "-c", "pass"], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.read()  # to its end: the child is over
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # and is left unreaped
+    for number in (child.pid, os.getpid(), 2**22 + 1):
+        (tmp_path / f"a.mpred.{number}.part").touch()
+    sweep_partials(place)
+    assert [path.name for path in tmp_path.iterdir()] == [f"a.mpred.{os.getpid()}.part"]
+    child.wait()
+    child.stdout.close()
