@@ -108,6 +108,8 @@ class CrossCluster(RoutingPolicy):
         slot, before those ahead. A place that comes up gets one stage; the first in the queue fill
         it once it is awake.
         """
+        if not any(fleet.index(model).asleep for model in stage.models):
+            return RouteDecision(None, "no engine sleeps that could come up")
         decision = self._route(stage, num_ahead, fleet, now_s)
         place = decision.place
         if place is not None and _is_worth_starting(place, num_ahead, fleet):
